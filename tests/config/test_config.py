@@ -195,3 +195,21 @@ def test_a_section_is_checked_alone():
 def test_a_number_that_no_run_can_have_is_refused(key, value):
     with pytest.raises(ValueError, match=key):
         RunConfig(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("patch", (48, 64), "48x64"),
+        ("split", [2, 1], "2x1"),
+        ("data_options.patch", [32, 32], "32x32"),
+        ("loss_options.class_weights", [0.5, 2.0], "[0.5, 2]"),
+        ("augmentation.flips", [0, 1], "[0, 1]"),
+        ("model_options.encoder_filters", [[8], [16, 16]], "[[8], [16, 16]]"),
+        ("decay_epochs", (), "-"),
+        ("xla", True, "yes"),
+    ],
+)
+def test_only_sizes_are_written_with_an_x(key, value, text):
+    assert keys.show_setting(key, value) == text
+    assert keys.describe({key: value}) == f"{key}={text}"

@@ -192,6 +192,16 @@ def test_a_dense_label_map_hides_little_of_its_image():
     assert overlay(np.ones((1, 1), np.uint8)).shape == (1, 1, 4)
 
 
+@pytest.mark.parametrize(("width", "solid"), [(3, 0), (5, 2), (9, 4), (40, 8)])
+def test_outlines_leave_thin_structures_open(width, solid):
+    """Membranes a few pixels wide in a large image, whose outlines would be four pixels wide."""
+    mask = np.zeros((1000, 1000), np.uint8)
+    mask[:, 500 : 500 + width] = 1
+    alpha = overlay(mask)[500, :, 3]
+    assert (alpha == 1).sum() == solid
+    assert (alpha > 0).sum() == width  # What is no outline is tinted.
+
+
 def test_many_names_stand_in_a_legend_of_several_lines():
     panel = Panel("", np.zeros((8, 8, 1)), np.ones((8, 8), np.uint8))
     names = {label: f"{label} a long name of a class" for label in range(1, 13)}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.learning import losses
+from tfunet.learning import LOSSES, losses
 from tfunet.learning.counting import count, predicted_labels, region_table
 from tfunet.learning.ignoring import background_where_ignored, ignore_in_loss
 
@@ -24,7 +24,7 @@ def batch(channels, elsewhere):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, {}) for name in losses.LOSSES),
+        *((name, {}) for name in LOSSES),
         ("focal", {"gamma": 0.5}),
         ("SparseCategoricalCrossentropy", {"from_logits": True}),
     ],

@@ -2,9 +2,9 @@ import keras
 import numpy as np
 import pytest
 
-from tfunet.learning import losses
+from tfunet.learning import LOSSES, losses
 
-ALL = list(losses.LOSSES)
+ALL = list(LOSSES)
 WEIGHTED = [name for name in ALL if "crossentropy" in name or name == "focal"]
 
 

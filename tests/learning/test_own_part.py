@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from tfunet.data.early_checks import OF_WHOLE_SAMPLES
-from tfunet.learning import losses
+from tfunet.learning import LOSSES, losses
 from tfunet.learning.own_part import check_adds_up
 
 
@@ -57,8 +57,8 @@ def test_other_losses_are_refused(loss):
 
 def test_losses_that_are_refused_are_known_before_tensorflow_is_imported():
     adding_up = set()
-    for name in losses.LOSSES:
+    for name in LOSSES:
         with contextlib.suppress(ValueError):
             check_adds_up(losses.make(name, {}), rank=2, num_classes=2, num_logits=2)
             adding_up.add(name)
-    assert set(losses.LOSSES) - adding_up == set(OF_WHOLE_SAMPLES)
+    assert set(LOSSES) - adding_up == set(OF_WHOLE_SAMPLES)

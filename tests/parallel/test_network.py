@@ -9,7 +9,7 @@ from keras import layers
 from split_check import assert_exact, layered
 from threads import Threads
 
-from tfunet.learning import losses
+from tfunet.learning import LOSSES, losses
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.models import isensee, presets, unet
 from tfunet.parallel.losses import split_loss
@@ -192,10 +192,7 @@ class Largest(keras.Loss):
     ("loss", "gathers", "ignored"),
     [
         # The largest values and the centre lines are those of the whole sample.
-        *(
-            (losses.make(name, {}), "topk" in name or name == "cldice", None)
-            for name in losses.LOSSES
-        ),
+        *((losses.make(name, {}), "topk" in name or name == "cldice", None) for name in LOSSES),
         (losses.make("tversky", {"background": True}), False, None),
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, None),
         (SquaredError(), False, None),

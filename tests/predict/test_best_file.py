@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import keras
@@ -148,6 +150,48 @@ def test_runs_of_one_configuration_are_compared_with_each_of_them_alone(study, t
     both = mean_dice(apart.cases[Way(configurations=(0, 1), mirror=False)], Cleaning())
     np.testing.assert_array_equal(mean_dice(together.cases[together.best], Cleaning()), both)
     assert json.loads(path.read_text())["ways"][-1]["way"] == "unet, each run alone"
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_what_is_followed_is_said_before_tensorflow_is_loaded(command, tmp_path):
+    table = {"runs": ["a", "b"], "mirror": True, "largest": [2], "min_voxels": {"1": 1000}}
+    (tmp_path / BEST).write_text(json.dumps(table))
+    # The runs do not exist, so nothing more is done.
+    words = [command, str(tmp_path), str(tmp_path), "--out", str(tmp_path / "out")]
+    code = (
+        "import sys; from tfunet.commands import predict\n"
+        "from tfunet.commands.predict import _say_best; from pathlib import Path\n"
+        f"_say_best(Path({str(tmp_path)!r}), sys.stdout)\n"
+        "print('tensorflow' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    line = (
+        f"{tmp_path / BEST}: the mean of 2 networks (a, b); with mirrored images; of label 2 only "
+        "the largest component; of label 1 no components below 1000 voxels\n"
+    )
+    assert said == f"{line}False\n"
+    ended = subprocess.run(
+        [sys.executable, "-m", "tfunet", *words], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == exit_codes.BAD_INPUT
+    assert ended.stdout.startswith(line)
+    (tmp_path / "config.json").write_text("{}")  # A run is predicted with as it is.
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert said == "False\n"
+
+
+def test_an_unknown_metric_is_refused_before_tensorflow_is_loaded(tmp_path):
+    (tmp_path / BEST).write_text("{}")
+    code = (
+        "import sys; from tfunet.cli import main\n"
+        "print(main(sys.argv[1:]), 'tensorflow' in sys.modules)"
+    )
+    words = ["evaluate", str(tmp_path), "data", "--out", "out", "--metrics", "hd59"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout == "2 False\n"
+    assert "'hd59' is no metric of whole cases. Did you mean 'hd95'?" in ended.stderr
 
 
 @pytest.mark.parametrize(

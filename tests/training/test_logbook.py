@@ -1,18 +1,25 @@
 """What a run says of itself while it trains."""
 
+import io
+import math
 import re
+import sys
+from dataclasses import replace
+
+import pytest
 
 from tfunet.backend import Launch
+from tfunet.bench.records.run_tables import table_faults
 from tfunet.config.run import RunConfig
+from tfunet.learning.divergence import has_diverged, warning
 from tfunet.process import terminal
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
 from tfunet.training.logbook import _duration
 
 
-def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(terminal, "LINE_SECONDS", 0.0)
-    config = RunConfig(
+def _small(tmp_path):
+    return RunConfig(
         data="cells",
         data_options={"num_cases": 10, "size": 32},
         model_options={"filters": 2, "levels": 1},
@@ -20,7 +27,11 @@ def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
         global_batch=2,
         steps=3,
     )
-    run(config, SingleDevice(Launch()), tmp_path / "run")
+
+
+def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "LINE_SECONDS", 0.0)
+    run(_small(tmp_path), SingleDevice(Launch()), tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
     (first,) = (at for at, line in enumerate(lines) if line.startswith("Compiling the training"))
     assert "2 samples of 32 x 32 x 1. The first step" in lines[first]
@@ -28,7 +39,51 @@ def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"step 1 of 3: loss \d\.\d+", steps[0])
     assert re.fullmatch(r"step 3 of 3: loss \S+, \S+ s a step, 0 s of steps left", steps[2])
     (epoch,) = (line for line in lines if line.startswith("epoch 1"))
-    assert "val_dice " in epoch
+    assert re.search(r"val_dice .*, \d+\.\d s of training, \d+\.\d s of evaluation$", epoch)
+    dice = re.search(r"val_dice (\S+),", epoch)[1]
+    assert lines[-1] == f"Mean Dice over 2 validation cases: cell {float(dice):.3f}."
+
+
+class _Screen(io.StringIO):
+    """Standard output and error in one, as on a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def test_lines_and_the_progress_bar_do_not_share_a_line(tmp_path, monkeypatch):
+    screen = _Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    run(_small(tmp_path), SingleDevice(Launch()), tmp_path / "run")
+    said = screen.getvalue()
+    for begin in ("Compiling the training step", "epoch 1: step 3", "Mean Dice over"):
+        before = said[: said.index(begin)].rpartition("\n")[2].rpartition("\r")[2]
+        assert not before.strip(), begin
+    # The bar ends with the last epoch, before steps that only measure.
+    assert "step/s" not in said[said.index("Mean Dice over") :]
+
+
+def test_a_loss_that_diverges_is_said_with_what_to_do(tmp_path, capsys):
+    config = replace(_small(tmp_path), learning_rate=1e10)
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("warning: The loss diverged: it was ")
+    assert "with a tenth of the learning rate; tfunet rate finds one" in last
+    # The record can be read.
+    assert table_faults(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "diverged"),
+    [
+        *[(1.7, 0.7, False), (1.7, 3.4, False), (1.7, 30.0, True), (1.7, math.nan, True)],
+        *[(1.7, math.inf, True), (-1.0, -0.9, False), (math.nan, 1.0, False)],
+    ],
+)
+def test_what_counts_as_diverged(first, last, diverged):
+    assert has_diverged(first, last) == diverged
+    assert bool(warning(first, last)) == diverged
 
 
 def test_durations():

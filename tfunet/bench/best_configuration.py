@@ -232,7 +232,9 @@ def _compare(
     # Cases with the same runs one after the other: a network is loaded once.
     held_out = sorted(configurations[0].cases, key=configurations[0].runs_without)
     for done, case in enumerate(held_out):
-        print(lines_of(f"{done + 1} of {len(held_out)}: {case}"), flush=True)
+        print(
+            lines_of(f"Predicting held-out case {done + 1} of {len(held_out)}: {case}"), flush=True
+        )
         means = {}
         for (number, flag), network in networks.items():
             runs = configurations[number].runs_without(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from tfunet import exit_codes
 from tfunet.commands.init import add_data_arguments, check_new, given_data, write_run
 from tfunet.commands.parsers import add_command, add_trust
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import counted, lines_of
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -158,10 +159,22 @@ def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
             batch=candidate.batch,
         )
 
+    limit = int(SHARE * memory_bytes)
+
     def predict(candidate: Candidate) -> int:
         run = completed(candidate)
         task = Task(config=_config(run), source=run.source, patch=candidate.patch)
-        return traced_step(task.config, task).total_bytes
+        shape = " x ".join(map(str, candidate.patch))
+        print(
+            f"Tracing a step of {counted(candidate.batch, 'sample')} of {shape}, with "
+            f"{counted(candidate.levels, 'level')} and {counted(candidate.filters, 'filter')} ...",
+            file=sys.stderr,
+            end="",
+            flush=True,
+        )
+        needed = traced_step(task.config, task).total_bytes
+        print(f" needs {needed / 2**20:,.0f} MiB of {limit / 2**20:,.0f}.", file=sys.stderr)
+        return needed
 
     fitting = largest_fitting(
         [
@@ -169,7 +182,7 @@ def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
             for patch, levels, filters in networks(settings.first_patch, settings.median)
         ],
         predict,
-        int(SHARE * memory_bytes),
+        limit,
         lambda candidate: most_batch(candidate.patch, settings.shapes),
     )
     return completed(fitting.candidate), fitting.total_bytes

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, numbers, sizes
-from tfunet.predict.best_file import BEST
+from tfunet.config.case_metrics import check_case_metrics
+from tfunet.predict.best_file import BEST, read_best
+from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
 
@@ -145,8 +147,16 @@ def _check_places(options: argparse.Namespace) -> None:
         raise ValueError("Say where to write to: --out FOLDER.")
 
 
+def _say_best(run: Path, file: TextIO) -> None:
+    """Say what best.json stands for, where it is followed."""
+    best = None if (run / "config.json").exists() else read_best(run)
+    if best is not None:
+        print(lines_of(f"{run / BEST}: {best}"), file=file, flush=True)
+
+
 def _predict(options: argparse.Namespace) -> int:
     _check_places(options)
+    _say_best(options.run, sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.predict.run import Options, predict
 
@@ -161,6 +171,9 @@ def _predict(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     _check_places(options)
+    # Before TensorFlow is imported, which takes many seconds.
+    check_case_metrics(options.metrics or ())
+    _say_best(options.run, sys.stderr if options.json else sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.predict.evaluate import as_json, evaluate, summary
     from tfunet.predict.run import Options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import textwrap
 import time
@@ -90,6 +91,9 @@ def _train(options: argparse.Namespace) -> int:
         print(f"error: the processes ended without a result; see {folder}", file=sys.stderr)
         return exit_codes.PROCESS_DIED
     print(f"Record: {folder}")
+    name = shlex.quote(str(folder))
+    print(f"Curves and pictures: tfunet report {name}")
+    print(f"Scores of other images with masks: tfunet evaluate {name} FOLDER")
     return exit_codes.OK
 
 

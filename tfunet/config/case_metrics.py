@@ -51,6 +51,16 @@ def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
     return tuple(metric for name in names if (metric := _metric(name)) is not None)
 
 
+def check_case_metrics(names: Iterable[str]) -> None:
+    """Raise ValueError for a name that is no metric of whole cases."""
+    for name in names:
+        if _metric(name) is None:
+            raise ValueError(
+                f"{name!r} is no metric of whole cases.{near_match(name, (*PLAIN, TOLERANT))} "
+                f"Known: {', '.join(PLAIN)}, nsd@1mm. See docs/training.md."
+            )
+
+
 def keras_metrics(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that are not of whole cases."""
     return tuple(name for name in names if _metric(name) is None)

@@ -13,6 +13,8 @@ OPTIONS = tuple(key.name for key in fields(RunConfig) if key.type == dict[str, A
 MAY_CHANGE = tuple(key.name for key in fields(RunConfig) if key.metadata["may_change"])
 # What tells apart the ways of training that a report compares.
 WAY = tuple(key.name for key in fields(RunConfig) if key.metadata.get("is_way"))
+# Lists that are sizes, or parts of sizes.
+SIZES = ("patch", "split", "tiling")
 
 
 def keys_by_heading() -> dict[str, tuple[str, ...]]:
@@ -57,11 +59,18 @@ def defaults() -> dict[str, Any]:
 
 def describe(settings: Mapping[str, Any]) -> str:
     """Return settings in one line: "backend=horovod num_replicas=2"."""
-    return " ".join(f"{key}={show(value)}" for key, value in settings.items())
+    return " ".join(f"{key}={show_setting(key, value)}" for key, value in settings.items())
+
+
+def show_setting(key: str, value: Any) -> str:
+    """Return the value of a key as a short text: "64x64" for a size, "[0.5, 2]" for other lists."""
+    if not isinstance(value, (list, tuple)) or not value or key.rpartition(".")[2] in SIZES:
+        return show(value)
+    return f"[{', '.join(show_setting(key, entry) for entry in value)}]"
 
 
 def show(value: Any) -> str:
-    """Return a setting's value as a short text."""
+    """Return a setting's value as a short text without spaces, as names of trials have it."""
     if value is None:
         return "-"
     if isinstance(value, (list, tuple)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.config.kinds import check_kind, refuse_standard
+from tfunet.config.option_types import check_option_types, types_of
 from tfunet.config.own_code import call_text, explain
 
 
@@ -213,7 +214,8 @@ def call(
 ) -> Any:
     """Call `function(**fixed, **options)`.
 
-    Raises ValueError for unknown and missing options, for a function that does not take what is
+    Raises ValueError for unknown and missing options, for options of a wrong type where the
+    function is of tfunet or Keras, for a function that does not take what is
     `fixed`, and for whatever error a function of the user's own raises. Errors of a backend have
     meanings, and stay. The message names the `kind` of object and the `ref` that the user gave.
     """
@@ -243,6 +245,8 @@ def call(
     ]
     if missing:
         raise ValueError(f"The {kind} {name!r} needs the option {', '.join(missing)}.")
+    if kind != "optimizer":  # Keras takes more there; see `check_optimizer_options`.
+        check_option_types(kind, name, options, types_of(function))
     try:
         return function(**fixed, **options)
     except (Exception, SystemExit) as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from tfunet.config.case_metrics import case_metrics
+from tfunet.config.option_types import check_option_types, types_in_source
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
@@ -12,6 +13,7 @@ from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
+from tfunet.learning import LOSSES
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
 from tfunet.models.files import (
@@ -21,7 +23,7 @@ from tfunet.models.files import (
     is_file,
 )
 from tfunet.models.option_checks import check_options
-from tfunet.models.option_names import check_option_names
+from tfunet.models.option_names import check_option_names, option_types
 from tfunet.population.shares import share_of
 
 # Losses of tfunet that are no mean over pixels: tiles cannot add them up.
@@ -51,6 +53,9 @@ def check_model(config: RunConfig) -> None:
             "is not the mean over a sample's pixels. Set loss = 'crossentropy' or 'focal', or use "
             "split, which is exact for every loss."
         )
+    if config.loss in LOSSES:
+        types = types_in_source(LOSSES[config.loss])
+        check_option_types("loss", config.loss, config.loss_options, types)
     check_library(case_metrics(config.metrics))
     if config.initial_weights is not None:
         check_initial_weights(config.initial_weights)
@@ -59,6 +64,8 @@ def check_model(config: RunConfig) -> None:
             check_no_options(config.model, config.model_options)
         return
     check_option_names(config.model, config.model_options)
+    types = option_types(config.model)
+    check_option_types("model", config.model, config.model_options, types)
     if "encoder_weights" in config.model_options:
         check_weights(config.model_options["encoder_weights"])
 

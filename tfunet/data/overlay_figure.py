@@ -27,6 +27,9 @@ DENSE_ALPHA = 0.1
 DENSE_SHARE = 0.6
 # An outline is this share of a picture wide, and at least a pixel.
 OUTLINE_SHARE = 250
+# Outlines that cover more of the regions are made thinner, and then translucent.
+MOST_OUTLINE = 0.65
+THIN_ALPHA = 0.5
 
 
 class Panel(NamedTuple):
@@ -63,12 +66,16 @@ def draw(
     per_row = -(-len(panels) // num_rows)
     per_row += per_row % 2 if in_pairs else 0
     view = view or min(WIDTH / (per_row * num_views), MOST_VIEW)
+    # Rows over columns of the tallest view: a view is as long as `view`, whichever side is longer.
+    sides = [mask.shape for _, mask in slices(panels[0], in_colour=in_colour)]
+    ratio = max(rows / columns for rows, columns in sides)
+    height, view = view * min(1.0, ratio), view / max(1.0, ratio)
     longest = max(map(len, labels.values()), default=0)
     # A legend needs room, beside a single small picture too.
     width = max(view * num_views * per_row, ENTRY + LETTER * longest)
     entries = max(1, min(len(labels), 6, int(width / (ENTRY + LETTER * longest))))
     legend = 0.2 * -(-len(labels) // entries)
-    size = (width, (view + 0.2) * num_rows + 0.4 + legend)
+    size = (width, (height + 0.2) * num_rows + 0.4 + legend)
     figure = Figure(figsize=size, dpi=100, layout="constrained")
     # Names may hold dollar signs: no title is taken for a formula.
     figure.suptitle(title, fontsize=9, parse_math=False)
@@ -118,10 +125,28 @@ def slices(panel: Panel, *, in_colour: bool = False) -> list[tuple[np.ndarray, n
 def overlay(mask: np.ndarray) -> np.ndarray:
     """Return the colours (rows, columns, 4) of a slice of labels: outlines, and a tint inside.
 
-    Where most pixels have a label, the tint is weaker and the outlines tell labels apart.
+    Where most pixels have a label, the tint is weaker and the outlines tell labels apart. Outlines
+    are thinner, and translucent, where they would cover most of the regions.
     """
     is_inside = mask > 0
     width = max(1, round(max(mask.shape) / OUTLINE_SHARE))
+    is_outline = _outlines(mask, width)
+    # Regions a few pixels wide would be all outline, which hides the image below.
+    most = MOST_OUTLINE * is_inside.sum()
+    while width > 1 and (is_outline & is_inside).sum() > most:
+        width -= 1
+        is_outline = _outlines(mask, width)
+    colours = np.zeros((*mask.shape, 4), np.float32)
+    for label in np.unique(mask[is_inside]).tolist():
+        colours[mask == label, :3] = to_rgb(colour_of(label))
+    tint = DENSE_ALPHA if is_inside.mean() > DENSE_SHARE else INSIDE_ALPHA
+    edge = 1 if (is_outline & is_inside).sum() <= most else THIN_ALPHA
+    colours[..., 3] = np.where(is_inside, np.where(is_outline, edge, tint), 0)
+    return colours
+
+
+def _outlines(mask: np.ndarray, width: int) -> np.ndarray:
+    """Return the pixels that are at most `width` pixels from one of another label."""
     is_outline = np.zeros(mask.shape, bool)
     for axis in (0, 1):
         for distance in range(1, min(width, mask.shape[axis] - 1) + 1):
@@ -132,12 +157,7 @@ def overlay(mask: np.ndarray) -> np.ndarray:
                 places = [slice(None), slice(None)]
                 places[axis] = side
                 is_outline[tuple(places)] |= differs
-    colours = np.zeros((*mask.shape, 4), np.float32)
-    for label in np.unique(mask[is_inside]).tolist():
-        colours[mask == label, :3] = to_rgb(colour_of(label))
-    tint = DENSE_ALPHA if is_inside.mean() > DENSE_SHARE else INSIDE_ALPHA
-    colours[..., 3] = np.where(is_inside, np.where(is_outline, 1, tint), 0)
-    return colours
+    return is_outline
 
 
 def colour_of(label: int) -> str:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from tfunet.data import DATASETS
 from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
-from tfunet.files.typed import FieldError, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,10 +216,6 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     function = resolve("data set", data, DATASETS, DataSource)
     if data in DATASETS:
         _check_background(data, function, options)
-        try:
-            check_fields(options, get_type_hints(function))
-        except FieldError as error:
-            raise ValueError(f"The data options of {data!r} are wrong: {error}.") from error
     source = call("data set", function, options, ref=data)
     if not isinstance(source, DataSource):
         raise ValueError(

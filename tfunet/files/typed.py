@@ -219,9 +219,12 @@ def finite(text: str) -> float:
 
 
 def number(text: str) -> float:
-    """Return a number of a CSV file; it may be NaN or infinite, as a loss may."""
+    """Return a number of a CSV file; it may be NaN or infinite, as a loss may.
+
+    One that is too large to reckon with counts as infinite.
+    """
     value = float(text)
-    return typed(value, Finite) if math.isfinite(value) else value
+    return math.copysign(math.inf, value) if abs(value) > MOST else value
 
 
 def number_or_none(text: str) -> float | None:

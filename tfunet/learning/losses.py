@@ -17,6 +17,7 @@ import keras
 from keras import ops
 
 from tfunet.config.refs import call, near_match, resolve
+from tfunet.learning import LOSSES
 
 
 class WholeSample:
@@ -38,17 +39,6 @@ class WholeSample:
 WHOLE = WholeSample()
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-LOSSES = {
-    "crossentropy": "tfunet.learning.losses:CrossEntropy",
-    "dice": "tfunet.learning.losses:Dice",
-    "dice_crossentropy": "tfunet.learning.losses:DiceCrossEntropy",
-    "tversky": "tfunet.learning.losses:Tversky",
-    "focal": "tfunet.learning.losses:Focal",
-    "topk_crossentropy": "tfunet.learning.losses:TopKCrossEntropy",
-    "dice_topk_crossentropy": "tfunet.learning.losses:DiceTopKCrossEntropy",
-    "cldice": "tfunet.learning.losses:ClDice",
-}
 
 
 def make(name: str, options: dict[str, Any]) -> keras.Loss:

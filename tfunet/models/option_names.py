@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tfunet.config.option_types import types_in_source
 from tfunet.config.refs import check_option
 from tfunet.models import MODELS
 
@@ -31,6 +32,12 @@ def option_defaults(model: str) -> dict[str, Any]:
     return {
         name: value for name, value in _keywords(MODELS[model]).items() if name not in NOT_OPTIONS
     }
+
+
+def option_types(model: str) -> dict[str, str]:
+    """Return the options of a model in MODELS, with their types as annotations."""
+    places = [*([PASSED_ON[model]] if model in PASSED_ON else []), MODELS[model]]
+    return {name: type_ for place in places for name, type_ in types_in_source(place).items()}
 
 
 def check_option_names(model: str, options: Iterable[str]) -> None:

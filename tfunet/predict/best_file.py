@@ -34,6 +34,18 @@ class Best:
     mirror: bool
     cleaning: Cleaning
 
+    def __str__(self) -> str:
+        names = ", ".join(run.name for run in self.runs)
+        several = f"the mean of {len(self.runs)} networks ({names})"
+        parts = [f"the network {names}" if len(self.runs) == 1 else several]
+        parts.append("with mirrored images" if self.mirror else "without mirrored images")
+        parts += [f"of label {label} only the largest component" for label in self.cleaning.largest]
+        parts += [
+            f"of label {label} no components below {size} voxels"
+            for label, size in self.cleaning.min_voxels.items()
+        ]
+        return "; ".join(parts)
+
 
 def write_best(study: Path, best: Best, evidence: Mapping[str, Any]) -> Path:
     """Write best.json into the folder of a study; runs are relative to it."""

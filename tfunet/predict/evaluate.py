@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.config.case_metrics import PLAIN, CaseMetric, case_metrics
+from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics
 from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
@@ -87,12 +87,7 @@ def evaluate(
     members, _ = followed(run, options)
     network = members[0].network
     wanted = case_metrics(network.config.metrics if metrics is None else metrics)
-    unknown = set(metrics or ()) - {metric.name for metric in wanted}
-    if unknown:
-        raise ValueError(
-            f"{min(unknown)!r} is no metric of whole cases. Known: {', '.join(PLAIN)}, nsd@1mm. "
-            "See docs/training.md."
-        )
+    check_case_metrics(metrics or ())
     check_library(wanted)
     source = _opened(data, network, skip_bad=skip_bad)
     _check(source, network)

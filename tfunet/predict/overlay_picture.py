@@ -12,8 +12,9 @@ from tfunet.data.shown_planes import ShownPlane, in_8_bits, planes_through
 from tfunet.files.atomic import replacing
 
 # Longer images are drawn with every second, third, ... pixel.
-MOST_PIXELS = 1600
-WIDTH = 9.0  # inches
+MOST_PIXELS = 2160
+# Inches of a picture that are usual; of a larger image, each pixel is a dot.
+WIDTH = 9.0
 DOTS_PER_INCH = 180
 # Of a picture with the errors, which has four panels.
 MOST_ERROR_PIXELS = 720
@@ -56,7 +57,8 @@ def write_overlay(
         panels = [figures.Panel("", *_thinned(image, labels))]
     else:
         panels = [figures.Panel(*plane) for plane in _planes(image, labels)]
-    view = WIDTH / len(panels)
+    longest = max(max(panel.mask.shape) for panel in panels)
+    view = max(WIDTH / len(panels), min(longest, MOST_PIXELS / len(panels)) / DOTS_PER_INCH)
     figure = figures.draw(
         panels, title=title, labels=names, in_pairs=False, view=view, in_colour=image.in_colour
     )

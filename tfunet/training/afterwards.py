@@ -87,7 +87,9 @@ def _turns(
     if attempt.config.synthetic:
         return ()
     if _is_full(attempt):
-        attempt.say("Input: not compared with data in memory, for which a capped CPU has no room.")
+        attempt.say(
+            "Whether steps wait for their images was not measured: a capped CPU has no room for it."
+        )
         return ()
 
     try:
@@ -106,7 +108,8 @@ def _turns(
         why = error if isinstance(error, WriteError) else "no memory is left for them."
         attempt.say(f"Left out, what more steps would have told: {why}")
         return None
-    attempt.say(input_bound.share_line(turns))
+    if line := input_bound.share_line(turns):
+        attempt.say(line)
     return turns
 
 

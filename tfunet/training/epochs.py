@@ -223,6 +223,7 @@ class Trainer:
             self._keras_callbacks.on_epoch_begin(index)
             yield epoch
         self.callbacks.end_profile()
+        self.logbook.close_bar()
         self._energy.close()
 
     def _freeze(self, epoch: int) -> None:
@@ -385,10 +386,9 @@ class Trainer:
         )
 
     def end(self) -> None:
-        """End training for the callbacks and the progress bar."""
+        """End training for the callbacks."""
         if self.network.encoder is not None:
             self.network.encoder.trainable = True  # In the file of the model.
         if self.rounds is not None:
             self.rounds.end()
         self._keras_callbacks.on_train_end()
-        self.logbook.close_bar()

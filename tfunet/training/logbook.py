@@ -1,5 +1,6 @@
 """What the chief writes and shows while it trains."""
 
+import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping
@@ -8,7 +9,9 @@ from typing import final
 from tqdm import tqdm
 
 from tfunet.data.source import DataSource
-from tfunet.process.terminal import Minutes, shows_progress
+from tfunet.files.typed import number, typed_rows
+from tfunet.learning.divergence import warning
+from tfunet.process.terminal import Minutes, counted, shows_progress
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
@@ -64,10 +67,12 @@ class Logbook:
         if self._data.tiles is not None:
             shape = " x ".join(map(str, self._data.input_shape))
             what = f"{config.replica_tiles} tiles"
+        self._bar.clear()
         self._attempt.say(
             f"Compiling the training step: {what} of {shape}{where}. The first step takes longer "
             "than the others."
         )
+        self._bar.refresh()
 
     def show_step(self, loss: float) -> None:
         """Move the progress bar by a step; without a terminal say a line a minute."""
@@ -129,13 +134,30 @@ class Logbook:
             self._attempt.folder.write_cases(rows, scores.scoring.table, names)
         self._bar.clear()
         shown = _shown(progress.logs, self._data.task.source.regions)
-        numbers = f"{', '.join(shown)}, {training_seconds:.1f} s"
+        numbers = f"{', '.join(shown)}, {training_seconds:.1f} s of training"
+        if scores is not None:
+            numbers += f", {evaluation_seconds:.1f} s of evaluation"
         self._attempt.say(f"epoch {epoch}: step {progress.step}, {numbers}")
         self._trackers.look()
 
     def close_bar(self) -> None:
-        """End the progress bar."""
+        """End the progress bar, after the last epoch: what comes then is no step of training."""
         self._bar.close()
+
+    def say_end(self) -> None:
+        """Say what came out: the scores of the last evaluation, or that the loss diverged."""
+        if not self._attempt.topology.is_chief:
+            return
+        logs, source = self._progress.logs, self._data.task.source
+        scores = [f"{name} {logs[f'val_dice_{name}']:.3f}" for name in source.regions]
+        scores += [f"{name} {logs[f'val_mae_{name}']:.3g}" for name in source.targets]
+        measure = "Mean Dice" if source.regions else "Mean absolute error"
+        cases = counted(len(self._data.split.validation), "validation case")
+        self._attempt.say(f"{measure} over {cases}: {', '.join(scores)}.")
+        losses = typed_rows(self._attempt.folder.path / "steps.csv", {"loss": number})
+        first = next((row["loss"] for row in losses), math.nan)
+        if words := warning(first, logs["loss"]):
+            self._attempt.say(f"warning: {words}")
 
     def close(self) -> None:
         """End the tables."""

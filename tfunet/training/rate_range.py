@@ -1,6 +1,8 @@
 """The learning-rate range test: the loss of steps whose rate rises from very small to very large.
 
-Smith 2017, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186.
+Smith 2017, "Cyclical Learning Rates for Training Neural Networks", arXiv:1506.01186. The rate of
+the steepest fall and a tenth of that of the lowest loss are the two rules of fastai's `lr_find`
+(Howard and Gugger 2020, "fastai: A Layered API for Deep Learning", arXiv:2002.04688).
 """
 
 import math
@@ -20,8 +22,10 @@ from tfunet.training.step import Steps
 
 # A loss that is this many times the lowest one has left the range.
 DIVERGED = 4.0
-# Weight of the past in the smoothed loss, and the share of the best rate that is advised.
-PAST, SHARE = 0.9, 0.1
+# The share of the best rate that is advised.
+SHARE = 0.1
+# Decades of the rate, on either side, over which the loss is smoothed, and the fewest steps.
+REACH, FEWEST = 0.75, 3
 
 
 @final
@@ -34,11 +38,20 @@ class RateRange:
 
     @property
     def smoothed(self) -> np.ndarray:
-        """The losses, smoothed exponentially without a pull towards 0, (steps,)."""
-        mean, smoothed = 0.0, []
-        for step, loss in enumerate(self.losses, 1):
-            mean = PAST * mean + (1 - PAST) * loss
-            smoothed.append(mean / (1 - PAST**step))
+        """The losses, smoothed by a parabola through each step and its neighbours, (steps,).
+
+        Cleveland 1979, "Robust Locally Weighted Regression and Smoothing Scatterplots", without its
+        repeats. A mean over the past would lag: its lowest point comes after that of the losses.
+        """
+        decades, losses = np.log10(self.rates), np.array(self.losses)
+        spacing = (decades[-1] - decades[0]) / (len(decades) - 1)
+        reach = max(REACH, (FEWEST + 1) * spacing)
+        smoothed = []
+        for decade in decades:
+            nearness = np.maximum(0, 1 - (np.abs(decades - decade) / reach) ** 3) ** 3
+            # `polyfit` multiplies residuals, before it squares them.
+            curve = np.polyfit(decades - decade, losses, 2, w=np.sqrt(nearness))
+            smoothed.append(curve[-1])
         return np.array(smoothed)
 
     @property

@@ -32,6 +32,7 @@ def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         _write_plans(attempt, measured.step, result["median_step_seconds"])
         trainer.progress.spend("saving", since)
         trainer.logbook.close()
+        trainer.logbook.say_end()
         attempt.folder.write_result(result)
     attempt.stop()
     trainer.logbook.end_tracking()

@@ -62,19 +62,19 @@ def test_the_planted_cost_comes_out_with_its_verdict(comparisons):
     assert [row["times as fast as without"] for row in time_rows(comparisons)] == (
         ["0.80 (0.80 to 0.80)"] * 2
     )
-    assert {row["predicted"] for row in time_rows(comparisons)} == {"0.90 [0.90, 0.90]"}
+    assert {row["predicted"] for row in time_rows(comparisons)} == {"0.90"}
 
 
 def test_of_several_plans_the_one_that_needs_most_is_told(comparisons):
     for row in plan_rows(comparisons):
-        assert row["all kept (MiB)"] == "50.0 [50.0, 50.0]"
-        assert row["under the plan"] == "20.0 [20.0, 20.0]"
+        assert row["all kept (MiB)"] == "50.0"
+        assert row["under the plan"] == "20.0"
         assert (row["tensors swapped"], row["recomputed"]) == ("1", "1")
 
 
 def test_memory_is_told_where_it_was_counted(comparisons):
     single, horovod = memory_rows(comparisons)
-    assert single["less on the device, predicted"] == "30.0 [30.0, 30.0]"
+    assert single["less on the device, predicted"] == "30.0"
     assert single["device"].startswith("160.0")
     assert single["device without"].startswith("200.0")
     assert (horovod["device"], horovod["device without"]) == ("-", "-")
@@ -84,7 +84,7 @@ def test_memory_is_told_where_it_was_counted(comparisons):
 
 def test_measured_memory_of_a_step_stands_beside_the_planned(comparisons):
     single, horovod = plan_rows(comparisons)
-    assert single["measured"] == "21.0 [21.0, 21.0]"
+    assert single["measured"] == "21.0"
     assert horovod["measured"] == "-"
     assert all("measured" not in row for row in plan_rows([comparisons[1]]))
     # Of replicas that share an allocator nobody knows how much is of which.
@@ -95,11 +95,11 @@ def test_measured_memory_of_a_step_stands_beside_the_planned(comparisons):
 
 def test_what_a_step_copies_is_told_and_whether_it_waits_for_it(comparisons):
     for row in traffic_rows(comparisons):
-        assert row["to the host (MiB a step)"] == "20.0 [20.0, 20.0]"
-        assert row["and back"] == "25.0 [25.0, 25.0]"
-        assert row["copies (ms a step)"] == "50.0 [50.0, 50.0]"
-        assert row["hidden"] == "30.0 [30.0, 30.0]"
-        assert row["exposed"] == "20.0 [20.0, 20.0]"
+        assert row["to the host (MiB a step)"] == "20.0"
+        assert row["and back"] == "25.0"
+        assert row["copies (ms a step)"] == "50.0"
+        assert row["hidden"] == "30.0"
+        assert row["exposed"] == "20.0"
         assert not {"to the disk, and back", "copies, measured (ms)"} & row.keys()
 
 
@@ -215,7 +215,7 @@ def test_the_disk_has_a_column_where_a_plan_uses_one(comparisons):
     assert all("on disk" not in row for row in plan_rows(comparisons))
     plan = replace(comparisons[0].plans[0], on_disk=("unet/large:0",), disk_bytes=20 * 2**20)
     rows = plan_rows([replace(comparisons[0], plans=(plan,)), comparisons[1]])
-    assert [row["on disk"] for row in rows] == ["20.0", "0.0 [0.0, 0.0]"]
+    assert [row["on disk"] for row in rows] == ["20.0", "0.0"]
 
 
 def test_rounded_tensors_are_another_budget_with_a_column_of_their_own(sweep, comparisons):

@@ -337,7 +337,8 @@ def test_signal_to_the_supervisor_ends_everything(mark, number, code):
     first, second = errors.splitlines()
     assert first == f"tfunet: {reason}"
     assert second == (
-        "tfunet: There is no checkpoint yet. The same command begins anew, also with --out run"
+        "tfunet: This run has no checkpoint yet. The same command starts it again from the "
+        "first step."
     )
     failure = RunFolder(Path("run")).read_failure()
     assert failure == {"reason": reason, "exit_code": code, "process": None}
@@ -415,7 +416,9 @@ def test_run_that_trains_is_saved_before_it_ends(mark, number, code):
     assert process.returncode == code, errors
     name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
     first, reason, last = errors.splitlines()
-    assert first.startswith(f"tfunet: {name}: the run is saved after this step, and ends; it is in")
+    assert first.startswith(
+        f"tfunet: {name}: the run is saved after this step, and ends. It now does: "
+    )
     assert reason == f"tfunet: interrupted by {number.name}"
     (step,) = {Path(f"ended-{index}").read_text() for index in (0, 1)}
     assert Path("run/checkpoint.npz").read_text() == step
@@ -437,7 +440,7 @@ def test_second_ctrl_c_does_not_wait_for_a_long_step(mark):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=MOST_SECONDS)
     assert process.returncode == 130, errors
-    assert "There is no checkpoint yet" in errors
+    assert "This run has no checkpoint yet" in errors
     assert marked(mark) == []
 
 
@@ -487,7 +490,7 @@ def test_a_step_that_takes_long_is_waited_for_and_named(mark, monkeypatch):
 
     def say(line):
         said.append(line)
-        if line.startswith("tfunet: Waiting to save for ") and "in step 6." in line:
+        if line.startswith("tfunet: Waiting to save for ") and "does: step 6." in line:
             Path("long").unlink(missing_ok=True)
 
     monkeypatch.setattr(run.screen, "say", say)

@@ -9,6 +9,7 @@ from synthetic_sweep import make_study, write_sweep, write_trial
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
+from tfunet.bench.report.findings import doubts, findings
 from tfunet.bench.report.terms import explained
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -38,6 +39,41 @@ def test_verdicts_become_an_answer(speed, words, tmp_path):
     assert re.match(words, said(tmp_path, speed=speed))
 
 
+@pytest.mark.parametrize(
+    ("spread", "medians", "doubt"),
+    [
+        (0.85, (0.004, 0.004), "its speed varied by 85%"),
+        (0.02, (0.004, 0.0192), "its speed changed by 380% during the sweep"),
+        (0.85, (0.004, 0.0192), "varied by 85% and changed by 380%"),
+        (0.05, (0.004, 0.0041), ""),
+    ],
+)
+def test_a_verdict_from_a_machine_that_is_not_quiet_carries_the_doubt(
+    spread, medians, doubt, tmp_path
+):
+    said(tmp_path, speed={"mirrored": 0.5, "horovod": 0.9})
+    noise = [{"spread": spread, "median_seconds": median} for median in medians]
+    (tmp_path / "noise.json").write_text(json.dumps({"measurements": noise}))
+    summary = summarise(read_sweep(tmp_path))
+    verdict = "orovod is the fastest at 2 replicas"
+    assert verdict in answer(summary)
+    assert answer(summary).startswith("Not to be relied on") == bool(doubt)
+    assert doubt in answer(summary)
+    # The doubts below have the same thresholds.
+    assert any("The machine" in sentence for sentence in doubts(summary)) == bool(doubt)
+
+
+def test_an_unfinished_study_is_to_be_run_to_its_end(tmp_path):
+    trials = write_sweep(tmp_path, make_study(grid=GRID, repeats=3), speed={"mirrored": 0.5})
+    for trial in trials:
+        if trial.repeat > 1:
+            (tmp_path / trial.id / "result.json").unlink()
+    sentence = next(text for text in doubts(summarise(read_sweep(tmp_path))) if "Some ce" in text)
+    assert "only 1 good repeat" in sentence
+    assert "Run the study to its end with the same command" in sentence
+    assert "Give the study repeats" not in sentence
+
+
 def test_of_three_the_two_fastest_can_be_equal(tmp_path):
     grid = {"backend": ["single", "mirrored", "multiworker", "horovod"], "num_replicas": [1, 2]}
     text = said(tmp_path, grid=grid, speed={"mirrored": 0.5, "multiworker": 0.9, "horovod": 0.9})
@@ -65,7 +101,10 @@ def test_what_is_not_known_is_not_said(tmp_path):
         "No answer yet: chance cannot be told from a difference with fewer than 3"
     )
     begun = said(tmp_path / "begun", write=lambda trial: trial.repeat == 1)
-    assert begun == "No answer yet: 12 trials of 15 have not ended."
+    assert begun == (
+        "No answer yet: 12 trials of 15 have not ended. Run the study to its end with the same "
+        "command."
+    )
     assert said(tmp_path / "none", write=lambda trial: False).startswith("No answer yet: no trial")
     alone = said(tmp_path / "alone", grid={"backend": ["single"], "num_replicas": [1]})
     assert alone.startswith("Nothing to choose")
@@ -131,3 +170,17 @@ def test_folds_are_repeats_of_one_configuration(tmp_path):
 )
 def test_columns_are_explained_by_what_their_names_begin_with(column, words):
     assert explained(column).startswith(words) if not words else words in explained(column)
+
+
+def test_scores_that_are_equal_have_no_largest_difference(tmp_path):
+    trials = write_sweep(tmp_path, make_study(grid=GRID, repeats=3))
+    for trial in trials:
+        path = tmp_path / trial.id / "result.json"
+        table = json.loads(path.read_text())
+        path.write_text(json.dumps({**table, "dice": dict.fromkeys(table["dice"], 0.7)}))
+    sentences = [
+        text for some in findings(summarise(read_sweep(tmp_path))).values() for text in some
+    ]
+    (scores,) = (text for text in sentences if "mean Dice of single x1" in text)
+    assert scores.startswith("The same to three digits as the mean Dice of single x1")
+    assert "Largest difference" not in " ".join(sentences)

@@ -3,11 +3,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
-from tfunet.bench.report.plot_style import STYLES, inline, styles_of
+from tfunet.bench.report.plot_style import STYLES, draw_boxes, inline, styles_of
 from tfunet.bench.report.plots import FIGURES, draw_all
 from tfunet.bench.report.score_plots import MAX_POINTS, case_dice, smooth
 
@@ -123,3 +124,13 @@ def test_inline_renames_what_refers_to_an_id():
         '<svg role="img" aria-label="a &quot;b&quot; &lt;c>"><path id="f-a"/><use href="#f-a"/>'
         '<g clip-path="url(#f-a)"/><g fill="url(#elsewhere)"/></svg>'
     )
+
+
+def test_few_cases_are_dots_and_many_a_box():
+    figure = Figure()
+    axes = figure.subplots()
+    draw_boxes(axes, [[0.1, 0.2, 0.6], list(range(10))], ["#000000", "#111111"])
+    (dots,) = (line for line in axes.lines if line.get_marker() == "o")
+    assert dots.get_xdata().tolist() == [0.1, 0.2, 0.6]
+    with_area = [patch for patch in axes.patches if np.ptp(patch.get_path().vertices[:, 0]) > 0]
+    assert len(with_area) == 1

@@ -248,8 +248,56 @@ def test_a_sweep_without_any_result_has_a_report(tmp_path):
 def test_one_run_alone_has_a_report(tmp_path):
     (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
     report = write_report(tmp_path / trial.id)
-    assert "throughput" in {path.stem for path in report.figures}
-    assert "scaling" not in {path.stem for path in report.figures}
+    # No figure with one dot or one bar, and nothing on how runs compare.
+    assert {path.stem for path in report.figures} == {"loss", "epochs", "cases", "phases"}
+    said = summary_table(tmp_path / trial.id)
+    page, text = report.html.read_text(), report.markdown.read_text()
+    for words in ("speed-up", "efficiency", "serial share", "device-hours", "repeats", "No two"):
+        assert words not in said
+    for words in ("Settings that differ", "kept fair", "good repeat", "Nothing to choose"):
+        assert words not in page + text
+    assert re.search(rf"Answer: {trial.id} has a mean Dice of 0\.\d+ \(\w+\).* over \d+ val", said)
+    # The worst case first.
+    assert said.startswith("case ")
+    dice = [float(line.split()[1]) for line in said.split("\n\n")[0].splitlines()[1:]]
+    assert dice == sorted(dice)
+    assert Page(page).open == []
+
+
+def test_runs_that_no_study_planned_have_the_names_of_their_folders(tmp_path):
+    grid = {"learning_rate": [0.1, 0.2, 0.3, 0.4]}
+    study = make_study(repeats=1, grid=grid, skip=[])
+    trials = write_sweep(tmp_path, study)
+    (tmp_path / "plan.json").unlink()
+    for number, trial in enumerate(trials):
+        (tmp_path / trial.id).rename(tmp_path / f"run{number}")
+    shutil.copytree(tmp_path / "run0", tmp_path / "again")
+    said = summary_table(tmp_path)
+    page = write_report(tmp_path).html.read_text()
+    assert "learning_rate=" not in said
+    assert "\nrun1: 1 replica" in said
+    assert re.search(r"Of 4 ways to train, single x1 of (run\d|again, run0) has the highest", said)
+    # What is the same twice is said to be the same, and not repeated with bounds.
+    words = "again, run0 have the same settings and seed, and ended with the same weights"
+    assert words in said
+    assert words in page
+    assert "Give the study repeats" not in said
+    assert not re.search(r"(\d\S*) \[\1, \1\]", said)
+
+
+def test_a_diverged_run_is_a_doubt(tmp_path):
+    (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
+    result = tmp_path / trial.id / "result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "loss": 3e19}))
+    steps = tmp_path / trial.id / "steps.csv"
+    lines = steps.read_text().splitlines()
+    fields = lines[0].split(",")
+    row = dict(zip(fields, lines[-1].split(","), strict=True)) | {"loss": "1.8e+20"}
+    steps.write_text("\n".join([*lines, ",".join(row.values())]) + "\n")
+    said = summary_table(tmp_path / trial.id)
+    assert "The loss diverged" in said
+    assert "records is wrong" not in said
+    assert write_report(tmp_path / trial.id).html.is_file()
 
 
 def test_what_is_not_installed_is_named(sweep, monkeypatch):

@@ -31,7 +31,7 @@ def refused(**table):
     ("changes", "reason"),
     [
         ({"data_options": {"sizes": 32}}, "has no option 'sizes'. Did you mean 'size'"),
-        ({"data_options": {"size": "big"}}, "The data options of 'cells' are wrong: size"),
+        ({"data_options": {"size": "big"}}, "data_options.size must be a whole number, got 'big'"),
         ({"data": "folder", "data_options": {"root": "nowhere", **PATTERNS}}, "nowhere"),
         ({"data": "cels"}, "Did you mean 'cells'"),
         ({"model_options": {"filtrs": 8}}, "no option 'filtrs'"),

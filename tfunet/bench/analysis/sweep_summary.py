@@ -23,7 +23,7 @@ from tfunet.bench.analysis.study_cell import (
 )
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import BASELINE, way_of
-from tfunet.config.keys import WAY, describe, flat, show
+from tfunet.config.keys import WAY, describe, flat, show, show_setting
 from tfunet.machine.cpu_memory import VARIABLES
 
 # These variables are facts of the machine if set by hand, but settings if `cpu_memory` set them.
@@ -32,6 +32,8 @@ CAP_SWITCHES = tuple(f"switches.{name}" for name in VARIABLES)
 SCALED = ("num_replicas", "replica_batch", "global_batch", "seed", "fold")
 # With more ways than this, each is shown against the fastest only, not against each other.
 MAX_PAIRWISE = 3
+# More runs than this are counted, not named.
+MOST_RUNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +69,21 @@ class Family:
     cells: tuple[Cell, ...]
     baseline: str | None
     comparisons: tuple[Comparison, ...]
+    runs: tuple[str, ...] = ()  # The names of its runs, where no study planned them.
 
     @property
     def title(self) -> str:
-        """The settings in one line; empty if there is only one family."""
-        return describe(self.settings)
+        """The settings, or the runs, in one line; empty if there is only one family."""
+        if not self.runs or not self.settings:
+            return describe(self.settings)
+        rest = len(self.runs) - MOST_RUNS
+        more = [f"{rest} more"] if rest > 0 else []
+        return ", ".join([*self.runs[:MOST_RUNS], *more])
+
+    def label_of(self, cell: Cell) -> str:
+        """Return what tells a cell of this family from all others of the report."""
+        between = "of" if self.runs else "with"
+        return f"{cell.label} {between} {self.title}" if self.title else cell.label
 
     @property
     def num_folds(self) -> int:
@@ -136,18 +148,36 @@ class Summary:
         """Trials without numbers."""
         return [trial for trial in self.sweep.trials if trial.result is None]
 
+    @property
+    def lone_run(self) -> TrialRecord | None:
+        """The trial of a report on one run, which is no study; None for others."""
+        trials = self.sweep.trials
+        return trials[0] if len(trials) == 1 and not self.sweep.is_study else None
+
+    @property
+    def num_unfinished(self) -> int:
+        """Trials that the same command would run or go on with."""
+        states = ("waiting", "running", "interrupted")
+        return sum(trial.state in states for trial in self.sweep.trials)
+
 
 def summarise(sweep: SweepRecord) -> Summary:
     """Return the summary of a sweep's trials, less those whose settings cannot be read."""
     trials = sorted(sweep.readable, key=lambda trial: trial.cell)
+    families = [
+        family if sweep.is_study else replace(family, runs=_names_of_runs(family))
+        for family in families_of(trials)
+    ]
     rows = [{**flat(vars(trial.config)), "seed": None} for trial in trials]
     keys = list(dict.fromkeys(key for row in rows for key in row if key != "seed"))
-    values = {key: list(dict.fromkeys(show(row.get(key)) for row in rows)) for key in keys}
+    values = {
+        key: list(dict.fromkeys(show_setting(key, row.get(key)) for row in rows)) for key in keys
+    }
     environment, differences = shared_environment(sweep.trials)
     return Summary(
         sweep=sweep,
         # Every sample would be a family of its own, with nothing to compare in it.
-        families=() if sweep.samples else _judged(families_of(trials)),
+        families=() if sweep.samples else _judged(families),
         ensemble=ensemble_of(sweep),
         varying={key: values[key] for key in keys if len(values[key]) > 1},
         fixed={key: rows[0].get(key) for key in keys if len(values[key]) == 1},
@@ -181,6 +211,10 @@ def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
         _family(members, scaling, {key: row.get(key) for key in differing})
         for ((_, scaling, _), members), row in zip(groups.items(), rows, strict=True)
     ]
+
+
+def _names_of_runs(family: Family) -> tuple[str, ...]:
+    return tuple(trial.id for cell in family.cells for trial in cell.trials)
 
 
 def groups_of(cells: Iterable[Cell]) -> list[list[Cell]]:

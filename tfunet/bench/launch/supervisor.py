@@ -182,7 +182,7 @@ class Supervisor:
         if number == signal.SIGINT:
             name, again = "Ctrl-C", "A second Ctrl-C"
         self.screen.say(
-            f"tfunet: {name}: the run is saved after this step, and ends; it is in "
+            f"tfunet: {name}: the run is saved after this step, and ends. It now does: "
             f"{self.watch.doing(0)}. {again} ends it at once, without the steps since its last "
             "checkpoint."
         )
@@ -197,7 +197,8 @@ class Supervisor:
         while self._alive() and not over():
             waited = time.monotonic() - since
             self.screen.say(
-                f"tfunet: Waiting to save for {waited:.0f} s; the run is in {self.watch.doing(0)}."
+                f"tfunet: Waiting to save for {waited:.0f} s. The run now does: "
+                f"{self.watch.doing(0)}."
             )
             wait *= 2
             self._pump_until(over, guard, since + wait - time.monotonic())
@@ -369,8 +370,8 @@ class Supervisor:
                 )
             else:
                 self.screen.say(
-                    "tfunet: There is no checkpoint yet. The same command begins anew, also with "
-                    f"--out {path}"
+                    "tfunet: This run has no checkpoint yet. The same command starts it again "
+                    "from the first step."
                 )
         try:
             self.folder.write_failure(outcome.reason, outcome.exit_code, index)

@@ -80,6 +80,7 @@ class SweepRecord:
     samples: tuple[str, ...] = ()
     objective: str = ""
     direction: str = ""
+    is_study: bool = True  # False for a run, or runs, that no study planned.
 
     @property
     def readable(self) -> tuple[TrialRecord, ...]:
@@ -106,6 +107,7 @@ def read_sweep(folder: str | Path) -> SweepRecord:
         folder=root,
         trials=_number_cells(trials),
         faults=_faults_of(trials),
+        is_study=False,
     )
 
 

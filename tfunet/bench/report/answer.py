@@ -13,6 +13,8 @@ from tfunet.bench.analysis.confidence_intervals import (
 from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
+from tfunet.bench.report.lone_run import lone_answer
+from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.process.terminal import counted
 
 MORE = (
@@ -57,6 +59,8 @@ def answer(summary: Summary) -> str:
     """Return what the sweep says on the question which backend to take."""
     if all(trial.result is None for trial in summary.sweep.trials):
         return "No answer yet: no trial has numbers. The table of trials has the reasons."
+    if summary.lone_run is not None:
+        return lone_answer(summary.lone_run)
     rankings = {
         family.title: ranking
         for family in summary.families
@@ -71,20 +75,33 @@ def answer(summary: Summary) -> str:
         )
     known = [ranking for ranking in rankings.values() if ranking.is_known]
     if not known:
-        unfinished = sum(
-            trial.state in ("waiting", "running", "interrupted") for trial in summary.sweep.trials
-        )
-        if unfinished:
+        if summary.num_unfinished:
             return (
-                f"No answer yet: {counted(unfinished, 'trial')} of {len(summary.sweep.trials)} "
-                "have not ended."
+                f"No answer yet: {counted(summary.num_unfinished, 'trial')} of "
+                f"{len(summary.sweep.trials)} have not ended. Run the study to its end with the "
+                "same command."
             )
         return (
             f"No answer yet: chance cannot be told from a difference with fewer than "
             f"{MIN_INTERVAL} repeats. Give the study repeats = {MIN_INTERVAL} or more and run it "
             "again."
         )
-    return " ".join(filter(None, (_speed(rankings), _scores(summary), _more(known))))
+    is_firm = any(ranking.slower for ranking in known)
+    parts = (_unsteady(summary) if is_firm else "", _speed(rankings), _scores(summary))
+    return " ".join(filter(None, (*parts, _more(known))))
+
+
+def _unsteady(summary: Summary) -> str:
+    """Return why no difference in speed is to be relied on; "" on a quiet machine."""
+    spread, change = unsteadiness(summary.sweep.noise)
+    if not spread and not change:
+        return ""
+    ways = [f"varied by {spread:.0%}"] if spread else []
+    ways += [f"changed by {change:.0%} during the sweep"] if change else []
+    return (
+        f"Not to be relied on: the machine was not quiet (its speed {' and '.join(ways)}). Run the "
+        "study again on a quiet machine. Measured was:"
+    )
 
 
 def _cross_validation(summary: Summary) -> str:
@@ -103,7 +120,7 @@ def _cross_validation(summary: Summary) -> str:
             )
             some = "" if done == cell.num_folds else f"{done} of "
             folds = f"{some}{cell.num_folds} folds"
-            name = f"{cell.label} with {family.title}" if family.title else cell.label
+            name = family.label_of(cell)
             parts.append(f"{name} has a mean Dice of {estimate.value:.3f}{interval} over {folds}")
     if not parts:
         return ""
@@ -118,7 +135,7 @@ def _cross_validation(summary: Summary) -> str:
 def _settings(summary: Summary) -> str:
     """Return which settings have the highest mean Dice; "" for one way to train."""
     dice = {
-        f"{cell.label} with {family.title}" if family.title else cell.label: found
+        family.label_of(cell): found
         for family in summary.families
         for cell in family.cells
         if (found := by_repeat(cell.trials, lambda result: result.mean_dice))

@@ -9,15 +9,19 @@ from tfunet.bench.analysis.scaling_laws import fit
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.analysis.volume_scaling import volume_scaling
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
-from tfunet.bench.study.machine_noise import NOISY
+from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.config.keys import describe
+from tfunet.learning.divergence import warning
 from tfunet.process.terminal import counted
 
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
 LEAST_SHARE = 0.9
 MAX_NAMES = 5
+# Differences of Dice are shown with three digits.
+SAME_DICE = 0.0005
 # So many ways are named with their time to a score.
 MOST_IN_TIME = 4
 
@@ -54,11 +58,13 @@ def doubts(summary: Summary) -> list[str]:
     """Return sentences on what weakens the findings."""
     return [
         *_missing_trials(summary),
+        *_diverged(summary),
         *(f"A file of the records is wrong. {fault}." for fault in summary.sweep.faults),
         *_stopped(summary),
         *_warm_up(summary),
         *_environment(summary),
         *_samples(summary),
+        *_copies(summary),
         *_cores(summary),
         *_input(summary),
         *_changed_replicas(summary),
@@ -169,11 +175,14 @@ def _scores(family: Family) -> Iterator[str]:
         largest = max(same, key=_dice_distance)
         can_tell = any(cell.dice_p is not None for cell in same)
         names = ", ".join(cell.label for cell in same)
-        yield (
-            f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from {reference}: "
-            f"{names if apart or len(same) < MAX_NAMES else f'all {len(same)} others'}. Largest "
-            f"difference: {_dice_difference(largest)}."
-        )
+        told = names if apart or len(same) < MAX_NAMES else f"all {len(same)} others"
+        if all(map(_is_same, same)):
+            yield f"The same to three digits as {reference}: {told}."
+        else:
+            yield (
+                f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from "
+                f"{reference}: {told}. Largest difference: {_dice_difference(largest)}."
+            )
     steps = sorted({result.steps for cell in scored for result in cell.results if result.steps})
     if len(steps) > 1:
         yield (
@@ -184,6 +193,13 @@ def _scores(family: Family) -> Iterator[str]:
 
 def _dice_distance(cell: Cell) -> float:
     return abs(cell.dice_difference.value) if cell.dice_difference else 0.0
+
+
+def _is_same(cell: Cell) -> bool:
+    """Whether the scores are equal in every repeat, as far as they are shown."""
+    by = cell.dice_difference
+    ends = (by.value, by.low, by.high) if by is not None and by.has_interval else ()
+    return bool(ends) and max(map(abs, ends)) < SAME_DICE
 
 
 def _differs(cell: Cell) -> bool:
@@ -205,6 +221,14 @@ def _missing_trials(summary: Summary) -> Iterator[str]:
             f"{len(missing)} of {len(summary.sweep.trials)} trials have no numbers ({failed} "
             "failed), and their times are not used. The table of trials has the reasons."
         )
+
+
+def _diverged(summary: Summary) -> Iterator[str]:
+    for trial in _done(summary):
+        losses = read_steps(trial.folder)["loss"]
+        last = trial.result.loss if trial.result is not None else None
+        if last is not None and losses and (words := warning(losses[0], last)):
+            yield f"{trial.id}: {words}"
 
 
 def _stopped(summary: Summary) -> Iterator[str]:
@@ -262,6 +286,23 @@ def _samples(summary: Summary) -> Iterator[str]:
                 )
 
 
+def _copies(summary: Summary) -> Iterator[str]:
+    for family in summary.families:
+        for cell in family.cells:
+            weights: dict[tuple[int, str], list[str]] = {}
+            for trial in cell.done:
+                if trial.result is not None and trial.result.weights_hash:
+                    key = (trial.config.seed, trial.result.weights_hash)
+                    weights.setdefault(key, []).append(trial.id)
+            for names in weights.values():
+                if len(names) > 1:
+                    yield (
+                        f"{', '.join(names)} have the same settings and seed, and ended with the "
+                        "same weights: they are repeats of a speed, but their scores are one, not "
+                        f"{len(names)}."
+                    )
+
+
 def _cores(summary: Summary) -> Iterator[str]:
     counts = {trial.config.num_replicas for trial in _done(summary)}
     open_share = any(trial.config.cores_per_replica is None for trial in _done(summary))
@@ -283,8 +324,9 @@ def _input(summary: Summary) -> Iterator[str]:
         for cell in family.cells:
             share = cell.synthetic_share
             if share is not None and share.median < LEAST_SHARE:
+                label = family.label_of(cell)
                 yield (
-                    f"{cell.label} waits for its input: its steps reach {share.median:.2f} of the "
+                    f"{label} waits for its input: its steps reach {share.median:.2f} of the "
                     "speed on data in memory. Give it more CPU cores, or less augmentation."
                 )
 
@@ -301,6 +343,8 @@ def _changed_replicas(summary: Summary) -> Iterator[str]:
 
 
 def _repeats(summary: Summary) -> Iterator[str]:
+    if not summary.sweep.is_study:
+        return  # Nobody asked for repeats.
     counts = [
         len(cell.results)
         for family in summary.families
@@ -308,7 +352,13 @@ def _repeats(summary: Summary) -> Iterator[str]:
         if cell.results and not cell.is_stopped
     ]
     fewest = min(counts, default=0)
-    if 0 < fewest < MIN_INTERVAL:
+    if 0 < fewest < MIN_INTERVAL and summary.num_unfinished:
+        yield (
+            f"Some cells have only {counted(fewest, 'good repeat')}, too few for an interval, and "
+            f"{counted(summary.num_unfinished, 'trial')} of {len(summary.sweep.trials)} have not "
+            "ended. Run the study to its end with the same command: it runs only these."
+        )
+    elif 0 < fewest < MIN_INTERVAL:
         yield (
             f"Some cells have only {counted(fewest, 'good repeat')}, too few for an interval. Give "
             f"the study repeats = {MIN_INTERVAL} or more and run it again: it runs only the new "
@@ -317,18 +367,16 @@ def _repeats(summary: Summary) -> Iterator[str]:
 
 
 def _noise(summary: Summary) -> Iterator[str]:
-    measured = summary.sweep.noise
-    spreads = [float(measurement.get("spread", 0)) for measurement in measured]
-    if spreads and max(spreads) > NOISY:
+    spread, change = unsteadiness(summary.sweep.noise)
+    if spread:
         yield (
-            f"The machine was not quiet: the time of a fixed computation varied by "
-            f"{max(spreads):.0%} (10th to 90th percentile)."
+            f"The machine was not quiet: the time of a fixed computation varied by {spread:.0%} "
+            "(10th to 90th percentile)."
         )
-    medians = [float(measurement.get("median_seconds", 0)) for measurement in measured]
-    if medians and min(medians) > 0 and max(medians) / min(medians) - 1 > NOISY:
+    if change:
         yield (
-            f"The machine's speed changed by {max(medians) / min(medians) - 1:.0%} between the "
-            "beginning and the end of the sweep."
+            f"The machine's speed changed by {change:.0%} between the beginning and the end of the "
+            "sweep."
         )
 
 

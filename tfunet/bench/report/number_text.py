@@ -37,7 +37,8 @@ def _with_range(spread: Spread | None, text: Callable[[float], str]) -> str:
         return NONE
     if len(spread.values) == 1:
         return text(spread.median)
-    return f"{text(spread.median)} [{text(spread.low)}, {text(spread.high)}]"
+    low, high = text(spread.low), text(spread.high)
+    return text(spread.median) if low == high else f"{text(spread.median)} [{low}, {high}]"
 
 
 def estimate_text(estimate: Estimate | None) -> str:

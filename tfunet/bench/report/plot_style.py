@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -24,6 +25,8 @@ OTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#000000")
 OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
 # Factor by which dots of repeats are shifted to the right of their estimate.
 BESIDE = 2**0.035
+# A box is drawn for so many values or more.
+FEWEST_OF_BOX = 10
 WIDTH = 9.0  # Inches: the size on a page of 900 pixels.
 RC = {
     "font.family": "sans-serif",
@@ -101,9 +104,18 @@ def repeat_dots(
 
 
 def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
-    """Draw a box for the values of each row; without a colour, it keeps the default."""
+    """Draw a box for the values of each row; without a colour, it keeps the default.
+
+    Of few values, quartiles say nothing: they are drawn as dots, with a line at their median.
+    """
+    few = [at for at, row in enumerate(rows) if 0 < len(row) < FEWEST_OF_BOX]
+    for at in few:
+        colour = colours[at] if at < len(colours) else "#555555"
+        axes.plot(rows[at], [at] * len(rows[at]), "o", color=colour, alpha=0.7, markersize=5)
+        median = float(np.median(rows[at]))
+        axes.plot([median] * 2, [at - 0.3, at + 0.3], color="#000000", linewidth=1.4)
     boxes = axes.boxplot(
-        rows,
+        [[] if at in few else row for at, row in enumerate(rows)],
         positions=range(len(rows)),
         orientation="horizontal",
         widths=0.6,

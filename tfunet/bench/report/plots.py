@@ -30,6 +30,9 @@ PHASE_HATCHES = ("", "//", "", "..", "xx")
 # Drawing a figure takes about half a second, and nobody looks at hundreds.
 MAX_FAMILIES = 8
 
+# Figures that would show a run alone as one dot or one bar.
+OF_SEVERAL_RUNS = ("scaling", "throughput", "scores", "memory")
+
 # Name, title, caption, and the function that draws the figure for a family.
 FigureKind = tuple[str, str, str, Callable[[Family, plot_style.Styles], Figure | None]]
 # Turns a speed-up of a cell into what is drawn.
@@ -58,7 +61,10 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     styles = plot_style.styles_of(summary)
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
-        for name, title, caption, draw in _all_figures(family) if figures is None else figures:
+        kinds = list(_all_figures(family) if figures is None else figures)
+        if summary.lone_run is not None and figures is None:
+            kinds = [kind for kind in kinds if kind[0] not in OF_SEVERAL_RUNS]
+        for name, title, caption, draw in kinds:
             heading = f"{title}: {family.title}" if family.title else title
             with styled(name + suffix):
                 figure = draw(family, styles)
@@ -277,7 +283,7 @@ def _phases(family: Family, styles: plot_style.Styles) -> Figure | None:
 
 BOXES = (
     "Cases of all repeats. Box: quartiles and median; whiskers: up to 1.5 times the quartile range "
-    "beyond the box."
+    "beyond the box. Fewer than 10 cases are dots, with a line at their median."
 )
 FIGURES: tuple[FigureKind, ...] = (
     (

@@ -72,7 +72,10 @@ def _curves(cell: Cell) -> list[Curve]:
 def smooth(step: ArrayLike, seconds: ArrayLike, loss: Sequence[float]) -> Curve:
     """Return a running mean of the loss over a twentieth of the steps, in at most 300 points."""
     width = max(1, len(loss) // 20)
-    sums = np.cumsum(np.insert(np.asarray(loss, float), 0, 0.0))
+    # A loss that is not finite has no sum, and ends its curve.
+    losses = np.asarray(loss, float)
+    losses = np.where(np.isfinite(losses), losses, np.nan)
+    sums = np.cumsum(np.insert(losses, 0, 0.0))
     last = np.arange(1, len(loss) + 1)
     first = np.maximum(0, last - width)
     mean = (sums[last] - sums[first]) / (last - first)

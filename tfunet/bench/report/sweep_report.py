@@ -28,6 +28,7 @@ from tfunet.bench.report.ensemble_section import (
     values_text,
 )
 from tfunet.bench.report.findings import Targets, doubts, findings
+from tfunet.bench.report.lone_run import case_rows, heading, shown_rows
 from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
@@ -42,7 +43,6 @@ from tfunet.bench.report.tables import (
     cell_facts,
     comparison_facts,
     cost_rows,
-    family_heading,
     lost_rows,
     metric_interval_rows,
     metric_rows,
@@ -52,7 +52,7 @@ from tfunet.bench.report.tables import (
     trial_row,
 )
 from tfunet.bench.report.terms import explained, terms_of
-from tfunet.config.keys import show
+from tfunet.config.keys import show, show_setting
 from tfunet.files.atomic import write_atomic
 from tfunet.record import RunFolder
 
@@ -137,9 +137,14 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     summary = _summary(folder)
     blocks = []
     targets = _read_targets(summary, target_dice)
+    if cases := case_rows(summary):
+        blocks.append("\n".join(plain_text(cases)))
     for family, target in targets:
-        blocks.append("\n".join([family_heading(family), *plain_text(summary_rows(family))]))
-        blocks.append("\n".join(plain_text(cost_rows(family, target))))
+        above = list(filter(None, [heading(summary, family)]))
+        rows = plain_text(shown_rows(summary, summary_rows(family)))
+        blocks.append("\n".join([*above, *rows]))
+        if costs := shown_rows(summary, cost_rows(family, target)):
+            blocks.append("\n".join(plain_text(costs)))
         if measured := metric_rows(family):
             blocks.append("\n".join(plain_text(measured)))
         if intervals := metric_interval_rows(family):
@@ -159,9 +164,9 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
         blocks += ["\n".join(plain_text(rows)) for rows in tournaments["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in tournaments["sentences"])
     by_heading = findings(summary, targets)
-    for heading, sentences in by_heading.items():
-        if not heading.startswith("Scaling"):
-            blocks.append("\n".join([heading, *(f"- {sentence}" for sentence in sentences)]))
+    for topic, sentences in by_heading.items():
+        if not topic.startswith("Scaling"):
+            blocks.append("\n".join([topic, *(f"- {sentence}" for sentence in sentences)]))
     blocks.append(f"Answer: {_answer(summary)}")
     warnings = doubts(summary)
     if warnings:
@@ -258,6 +263,8 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
     sweep = summary.sweep
     done = sum(trial.result is not None for trial in sweep.trials)
     return {
+        "is_lone": summary.lone_run is not None,
+        "cases": case_rows(summary),
         "name": sweep.name,
         "num_trials": len(sweep.trials),
         "num_done": done,
@@ -269,9 +276,9 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "doubts": doubts(summary),
         "families": [
             {
-                "heading": family_heading(family),
-                "rows": summary_rows(family),
-                "costs": cost_rows(family, target),
+                "heading": heading(summary, family),
+                "rows": shown_rows(summary, summary_rows(family)),
+                "costs": shown_rows(summary, cost_rows(family, target)),
                 "lost": lost_rows(family),
                 "metrics": metric_rows(family),
                 "metric_intervals": metric_interval_rows(family),
@@ -287,7 +294,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             "tables": ensemble_tables(summary.ensemble),
         },
         "varying": {key: _values_text(summary, values) for key, values in summary.varying.items()},
-        "fixed": {key: show(value) for key, value in summary.fixed.items()},
+        "fixed": {key: show_setting(key, value) for key, value in summary.fixed.items()},
         "num_comparisons": summary.num_comparisons,
         "repeats": max((trial.repeat for trial in sweep.trials), default=0),
         "environment": {key: show(value) for key, value in summary.environment.items()},

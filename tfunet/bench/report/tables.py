@@ -300,7 +300,11 @@ def share_facts(family: Family, cell: Cell) -> dict[str, float | None]:
 
 def family_heading(family: Family) -> str:
     """Return the heading of a family's tables: its settings, scaling and baseline."""
-    settings = describe({key: value for key, value in family.settings.items() if key != "scaling"})
+    settings = (
+        family.title
+        if family.runs
+        else describe({key: value for key, value in family.settings.items() if key != "scaling"})
+    )
     terms = _terms(family)
     if family.num_folds > 1:
         terms += f"; {family.num_folds} folds, which count as repeats"

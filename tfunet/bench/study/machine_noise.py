@@ -1,7 +1,7 @@
 """Measures how steady the machine is: times a fixed computation on all cores at once."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -42,3 +42,15 @@ def measure_noise(rounds: int = ROUNDS, clock: Callable[[], float] = time.perf_c
         "unix_seconds": time.time(),
     }
     return measured
+
+
+def unsteadiness(measured: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return the largest spread, and by which share the median changed; 0 for one that is quiet.
+
+    A share above NOISY is not quiet; others are returned as 0.
+    """
+    measured = list(measured)
+    spread = max((float(one.get("spread", 0)) for one in measured), default=0.0)
+    medians = [float(one.get("median_seconds", 0)) for one in measured]
+    change = max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
+    return spread if spread > NOISY else 0.0, change if change > NOISY else 0.0
