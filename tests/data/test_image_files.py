@@ -307,6 +307,7 @@ def test_a_film_is_no_picture(tmp_path, mode):
 
 
 def test_an_unknown_suffix_lists_the_readable_ones(tmp_path):
+    (tmp_path / "a.bmp").write_bytes(b"BM")
     with pytest.raises(ValueError, match=r"a\.bmp: unknown format.*\.nii\.gz"):
         read_image(tmp_path / "a.bmp")
 
