@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 MIB = 2**20
 # IBM's case: a 3D U-Net of Isensee 2017, one sample; 144 cubed in 16 GB, with swapping 192 cubed.
 MODEL = {"name": "isensee", "options": {"filters": 16, "depth": 5}, "channels": 4}
-SIDES = {"keep": [160, 176, 192, 208], "planner": [224, 256]}
+SIDES = {"keep": [160, 176, 192, 208], "planner": [224, 256, 288]}
 TINY_MODEL = {
     "name": "isensee",
     "options": {"filters": 4, "depth": 3, "segmentation_levels": 2},

@@ -185,8 +185,9 @@ def _build_wheel(plan: BuildPlan, folder: Path, log: Path) -> None:
     _run(_pip("download", *source_only, "--dest", work, *hashed), log, environment)
     with tarfile.open(next(work.glob("horovod-*.tar.gz"))) as archive:
         # Python 3.11 has no filters before 3.11.4. The hash of the archive was checked.
-        if hasattr(tarfile, "data_filter"):
-            archive.extraction_filter = tarfile.data_filter
+        data_filter = getattr(tarfile, "data_filter", None)
+        if data_filter is not None:
+            archive.extraction_filter = data_filter
         archive.extractall(work)
     source = work / f"horovod-{HOROVOD_VERSION}"
     cmake_lists = source / "horovod" / "tensorflow" / "CMakeLists.txt"

@@ -216,6 +216,10 @@ class RunFolder:
             )
         self._put_config(config)
 
+    def has_checkpoint(self) -> bool:
+        """Whether a run can go on from what is here."""
+        return (self.path / "checkpoint.npz").is_file()
+
     def _has_begun(self) -> bool:
         """Whether a step was taken, unless the run left no word of how it ended."""
         names = ("checkpoint.npz", "steps.csv", "epochs.csv")

@@ -111,6 +111,8 @@ def test_keras_is_asked_for_its_defaults():
             call("callback", kind, options)
     call("callback", keras.callbacks.EarlyStopping, {"patience": 5, "monitor": "loss"})
     call("callback", keras.callbacks.ModelCheckpoint, {"filepath": "a.keras", "save_freq": 10})
+    call("callback", keras.callbacks.EarlyStopping, {"restore_best_weights": 1})
+    call("callback", keras.callbacks.TensorBoard, {"profile_batch": [10, 20]})
     with pytest.raises(ValueError, match=r"loss_options\.label_smoothing must be a number"):
         call("loss", keras.losses.BinaryCrossentropy, {"label_smoothing": "a"})
     with pytest.raises(ValueError, match="alpha of the encoder 'MobileNetV2' must be a number"):

@@ -10,7 +10,7 @@ from keras import layers
 from tfunet.backend import Launch
 from tfunet.cli import main
 from tfunet.config.run import RunConfig
-from tfunet.data.early_checks import check_model
+from tfunet.data.early_checks import check_early, check_model
 from tfunet.models import unet
 from tfunet.models.initial_weights import load_initial_weights
 from tfunet.single_device import SingleDevice
@@ -104,6 +104,42 @@ def test_layers_that_keras_named_are_counted_by_their_class(kind, tmp_path):
     assert "Random: head (kernel" in line
 
 
+class Block(layers.Layer):
+    """Layers that the user named, in one that Keras names."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.conv = layers.Conv2D(3, 3, padding="same", name="conv")
+        self.norm = layers.BatchNormalization(name="norm")
+
+    def build(self, shape):
+        self.conv.build(shape)
+        self.norm.build((*shape[:-1], 3))
+        super().build(shape)
+
+    def call(self, image):
+        return self.norm(self.conv(image))
+
+
+def of_blocks(num_inner):
+    image = keras.Input((8, 8, 3))
+    inner = [layers.Conv2D(3, 3, padding="same") for _ in range(num_inner)]
+    x = keras.Sequential([keras.Input((8, 8, 3)), *inner])(Block()(Block()(image)))
+    return keras.Model(image, layers.Conv2D(2, 1, name="head")(x))
+
+
+def test_layers_within_layers_are_found_from_the_first_on(tmp_path):
+    first = shuffled(of_blocks(2))
+    first.save(tmp_path / "first.keras")
+    longer = of_blocks(3)
+    line = load_initial_weights(longer, str(tmp_path / "first.keras"))
+    # Two blocks of two layers, two of the three convolutions, and the head.
+    assert "7 of 8 layers" in line
+    inner = [model.layers[3].layers for model in (first, longer)]
+    for layer, there in zip(inner[1], inner[0], strict=False):
+        assert np.array_equal(layer.kernel.numpy(), there.kernel.numpy())
+
+
 def test_a_deeper_network_keeps_what_it_has_in_common(file):
     deeper = unet.build(
         image_shape=(16, 16, 1), num_classes=2, filters=4, levels=3, normalization="batch"
@@ -161,3 +197,18 @@ def test_a_run_begins_with_them(tmp_path, capsys, file):
     for path, value in there.items():
         if "moving" not in path:
             assert np.array_equal(after[path], value), path
+
+
+def test_a_run_that_goes_on_does_not_need_them(tmp_path, capsys):
+    path = tmp_path / "net.keras"
+    shuffled(network()).save(path)
+    settings = {key: value for key, value in SMALL.items() if key != "steps"}
+    config = RunConfig(**settings, initial_weights=str(path), epochs=1)
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    # The run was killed after its last checkpoint.
+    (tmp_path / "run/result.json").unlink()
+    path.unlink()
+    capsys.readouterr()
+    check_early(config, goes_on=True)
+    assert run(config, SingleDevice(Launch()), tmp_path / "run")["epochs"] == 1
+    assert "Initial weights" not in capsys.readouterr().out

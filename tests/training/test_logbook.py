@@ -79,6 +79,8 @@ def test_a_loss_that_diverges_is_said_with_what_to_do(tmp_path, capsys):
     [
         *[(1.7, 0.7, False), (1.7, 3.4, False), (1.7, 30.0, True), (1.7, math.nan, True)],
         *[(1.7, math.inf, True), (-1.0, -0.9, False), (math.nan, 1.0, False)],
+        # An easy first batch, and one whose pixels are all ignored.
+        *[(0.007, 0.1, False), (0.0, 0.7, False)],
     ],
 )
 def test_what_counts_as_diverged(first, last, diverged):

@@ -74,7 +74,8 @@ def _train(options: argparse.Namespace) -> int:
     place = own_place()
     if place is None:
         plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.
-    check_early(config)
+    goes_on = options.out is not None and RunFolder(options.out).has_checkpoint()
+    check_early(config, goes_on=goes_on)
     if place is not None and place.count > 1:
         _check_launcher(place, config, options.out)
         if config.elastic:

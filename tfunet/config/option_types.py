@@ -17,7 +17,9 @@ SINGLE = {"int": "a whole number", "float": "a number", "bool": "true or false",
 SEVERAL = {"int": "whole numbers", "float": "numbers", "bool": "true or false", "str": "texts"}
 LISTS, TABLES = ("Sequence", "list", "tuple", "Collection"), ("Mapping", "dict")
 # Options of Keras's callbacks whose default is a text, and which may be a number.
-TEXT_OR_NUMBER = ("save_freq", "update_freq", "verbose", "profile_batch")
+TEXT_OR_NUMBER = ("save_freq", "update_freq", "verbose")
+# A number, a text, or the first and the last batch.
+OF_MANY_TYPES = ("profile_batch",)
 
 
 def check_option_types(
@@ -88,7 +90,9 @@ def _annotations(function: ast.FunctionDef) -> dict[str, str]:
 def _of_default(name: str, default: Any) -> str:
     """Return the type that a default speaks for; "" for one that does not tell."""
     if isinstance(default, bool):
-        return "bool"
+        return "bool | int"
+    if name in OF_MANY_TYPES:
+        return ""
     if name in TEXT_OR_NUMBER:
         return "float | str"
     if isinstance(default, int | float):

@@ -8,7 +8,9 @@ from pathlib import Path
 from tfunet.config.refs import check_option, near_match
 
 # What may bind names that the source does not show.
-HIDDEN = re.compile(r"\b(?:globals|exec|setattr|__getattr__|import\s*\*)")
+HIDDEN = re.compile(
+    r"\b(?:globals|locals|vars|exec|setattr|__getattr__|__dict__|sys\.modules|match|import\s*\*)"
+)
 
 
 def check_source(kind: str, ref: str, options: Collection[str], fixed: Collection[str]) -> None:

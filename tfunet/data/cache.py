@@ -30,12 +30,15 @@ VARIABLE = "TFUNET_CACHE"
 
 @dataclass(frozen=True)
 class StoredSigns:
-    """What index.json holds of a case; see `CaseSigns`."""
+    """What index.json holds of a case; see `CaseSigns`.
+
+    Older caches have no `label_pixels`: the foreground voxels that they list stand for them.
+    """
 
     content: str
-    label_pixels: list[Count]
     constant: list[Count]
     notes: list[tuple[str, str, str]]
+    label_pixels: list[Count] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,10 @@ def _load(
         if index.defects and not skip_bad:
             return None
         extents, counts = index.extents, index.foreground
-        signs = [CaseSigns.from_json(asdict(case)) for case in index.signs]
+        signs = [
+            CaseSigns.from_json({**asdict(case), "label_pixels": case.label_pixels or listed})
+            for case, listed in zip(index.signs, counts, strict=True)
+        ]
         cases = cached_cases(home, source, patch, extents, counts, signs, index.defects)
         # A user may have removed a file, or a full disk may have cut it off.
         image_bytes = cases.image_path.stat().st_size
@@ -164,7 +170,7 @@ def _is_of(index: Index, source: DataSource, patch: tuple[int, ...]) -> bool:
         and all(len(extent) == len(patch) for extent in index.extents)
         and len({len(counts) for counts in index.foreground}) == 1
         and all(
-            len(case.label_pixels) == len(counts)
+            case.label_pixels is None or len(case.label_pixels) == len(counts)
             for case, counts in zip(index.signs, index.foreground, strict=True)
         )
         and all(case < num_cases for case in index.defects)

@@ -64,7 +64,9 @@ class SignsReader:
     def add(self, image: np.ndarray, mask: np.ndarray) -> None:
         """Look at a part of the image (rows, ..., channels) and of the mask (rows, ...)."""
         num_classes = len(self._label_pixels)
-        self._label_pixels += np.bincount(mask.ravel(), minlength=num_classes)[:num_classes]
+        for plane in mask:  # Counting takes eight bytes a pixel.
+            labels = plane.astype(np.intp).ravel()
+            self._label_pixels += np.bincount(labels, minlength=num_classes)[:num_classes]
         self._digest.update(np.ascontiguousarray(image, np.float32).data)
         pixels = image.reshape(-1, image.shape[-1])
         if self._first is None:

@@ -1,7 +1,7 @@
 """What can be said of a run's files before TensorFlow is imported, which takes many seconds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from tfunet.config.case_metrics import case_metrics
@@ -33,14 +33,14 @@ OF_WHOLE_SAMPLES = (
 )
 
 
-def check_early(config: RunConfig) -> None:
+def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
     """Raise ValueError, or DefectsError, for data, files and a loss that do not fit the run.
 
     The names and headers of files are looked at, not their pixels. Code of users is not run: it may
-    need TensorFlow.
+    need TensorFlow. A run that goes on from a checkpoint does not need its initial weights.
     """
     opened = DataSets()
-    check_model(config)
+    check_model(replace(config, initial_weights=None) if goes_on else config)
     check_data(config, opened)
     check_network(config, opened)
 

@@ -2,9 +2,10 @@
 
 import math
 
-# A loss of the last epoch that is so many times that of the first step has diverged: with random
-# weights, a network is as wrong as it can be by chance.
-DIVERGED = 10.0
+# A loss of the last epoch that is so many times that of the first step has diverged. The first step
+# may have been an easy one, without foreground or with trained weights, so it counts as no less
+# than the loss of a network that knows nothing of two classes, rounded up.
+DIVERGED, LEAST = 10.0, 1.0
 ADVICE = (
     "Train anew, in another folder, with a tenth of the learning rate; tfunet rate finds one. "
     "optimizer_options.clipnorm = 1.0 helps against single large steps."
@@ -13,7 +14,9 @@ ADVICE = (
 
 def has_diverged(first: float, last: float) -> bool:
     """Return whether the loss of the last epoch is not finite, or far above the first step's."""
-    return not math.isfinite(last) or (math.isfinite(first) and last > DIVERGED * abs(first))
+    return not math.isfinite(last) or (
+        math.isfinite(first) and last > DIVERGED * max(abs(first), LEAST)
+    )
 
 
 def warning(first: float, last: float) -> str:

@@ -4,7 +4,6 @@ import math
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,21 @@ from tfunet.models.keras_errors import cause_line
 
 # So many layers are named, of those that begin with random weights.
 MOST_NAMED = 4
-# How Keras names a layer, or a model within a model, that was given no name.
+# What follows the name of its class where Keras named a layer itself.
 NUMBERED = r"(_\d+)?"
-INNER_MODEL = re.compile(rf"(functional|sequential|model){NUMBERED}")
 
 
 def load_initial_weights(model: keras.Model, path: str) -> str:
     """Give each layer the weights of the layer with its name in a .keras file, if all shapes are
     equal, and return a line that says which layers have none.
 
-    Layers that Keras named itself, such as `conv2d_3`, are the same if they are as manieth of
-    their class. The file is read in Keras's safe mode; its layers may be of the classes of the
-    model's. Raises ValueError if no layer fits.
+    Layers that Keras named itself, such as `conv2d_3`, are those that come as manieth of their
+    class in the model or layer that has them. The file is read in Keras's safe mode; its layers
+    may be of the classes of the model's. Raises ValueError if no layer fits.
     """
     check_initial_weights(path)
-    theirs = dict(_layers(_read(Path(path), model)))
-    ours = dict(_layers(model))
+    theirs = _layers(_read(Path(path), model))
+    ours = _layers(model)
     others, fitting = [], 0
     for key, weights in ours.items():
         there = theirs.get(key, [])
@@ -71,21 +69,27 @@ def _read(path: Path, model: keras.Model) -> keras.Model:
         ) from error
 
 
-def _layers(model: keras.Model) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield, for each layer that has weights itself, what names it and its weights."""
-    seen: Counter[str] = Counter()
-    for layer in model._flatten_layers(include_self=True):
+def _layers(model: keras.Model) -> dict[Any, list[Any]]:
+    """Return the weights of each layer that has some itself, by its place in the model."""
+    found: dict[Any, list[Any]] = {}
+    visited: set[int] = set()
+
+    def visit(layer: Any, place: tuple[Any, ...]) -> None:
+        numbers: Counter[str] = Counter()
+        for inner in layer._layers:
+            kind = type(inner).__name__
+            is_numbered = re.fullmatch(_snake_case(kind) + NUMBERED, inner.name)
+            part = (kind, numbers[kind]) if is_numbered else inner.name
+            numbers[kind] += bool(is_numbered)
+            if id(inner) not in visited:
+                visited.add(id(inner))
+                visit(inner, (*place, part))
         within = {id(weight) for inner in layer._layers for weight in inner.weights}
-        weights = [weight for weight in layer.weights if id(weight) not in within]
-        if not weights:
-            continue
-        kind = type(layer).__name__
-        if re.fullmatch(_snake_case(kind) + NUMBERED, layer.name):
-            yield (kind, seen[kind]), weights
-            seen[kind] += 1
-            continue
-        path = weights[0].path.split("/")[:-1]
-        yield "/".join(part for part in path if not INNER_MODEL.fullmatch(part)), weights
+        if own := [weight for weight in layer.weights if id(weight) not in within]:
+            found[place] = own
+
+    visit(model, ())
+    return found
 
 
 def _snake_case(kind: str) -> str:
@@ -108,6 +112,6 @@ def _difference(weights: list[Any], there: list[Any]) -> str:
         return "not in the file"
     for weight, other in zip(weights, there, strict=False):
         if weight.shape != other.shape:
-            shapes = [" x ".join(map(str, one.shape)) for one in (other, weight)]
+            shapes = [" x ".join(map(str, shape)) for shape in (other.shape, weight.shape)]
             return f"{weight.name} {shapes[0]} in the file, {shapes[1]} here"
     return f"{len(there)} weights in the file, {len(weights)} here"

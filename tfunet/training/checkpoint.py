@@ -85,7 +85,7 @@ def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def exists(folder: RunFolder) -> bool:
     """Whether the folder holds a run that can go on."""
-    return (folder.path / NAME).is_file()
+    return folder.has_checkpoint()
 
 
 def share_bytes(backend: Backend, topology: Topology, content: np.ndarray) -> bytes:

@@ -29,11 +29,13 @@ def compiled_model(
     steps_per_epoch: int = 1,
     metrics: Sequence[str] = (),
     image_shape: tuple[int, ...] | None = None,
+    initial_weights: str | None = None,
     say: Callable[[str], None] = unheard,
 ) -> keras.Model:
     """Return the model of a configuration, compiled and built; by default for its patch.
 
-    `metrics` are names of Keras metrics, and `say` is told what users should know.
+    `metrics` are names of Keras metrics, `initial_weights` a file of weights to begin with, and
+    `say` is told what users should know.
     """
     config = task.config
     model = make_model(
@@ -42,8 +44,8 @@ def compiled_model(
         num_classes=task.source.num_outputs,
         options=config.model_options,
     )
-    if config.initial_weights is not None:
-        say(load_initial_weights(model, config.initial_weights))
+    if initial_weights is not None:
+        say(load_initial_weights(model, initial_weights))
     compile_model(
         model,
         optimizers.make(config, num_replicas, steps_per_epoch),

@@ -90,6 +90,11 @@ class Attempt:
         """What is told of the parts of a step; None where the run is not traced."""
         return None if self.spans is None else self.spans.add
 
+    @property
+    def initial_weights(self) -> str | None:
+        """The file of the weights to begin with; None where a checkpoint has later ones."""
+        return None if checkpoint.exists(self.folder) else self.config.initial_weights
+
     def say(self, line: str) -> None:
         """Print a line, once for all processes."""
         if self.topology.is_chief:
@@ -473,6 +478,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
             steps_per_epoch=data.steps_per_epoch,
             metrics=keras_metrics(config.metrics),
             image_shape=data.input_shape,
+            initial_weights=attempt.initial_weights,
             say=attempt.say,
         )
     if data.tiles is not None:

@@ -112,7 +112,9 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
             chain = costs(
                 graph, rows, lambda output: loss(tf.zeros(shape, own_truth.dtype), output)
             )
-        return replace(chain, copies=2 + num_slots(_optimizer(attempt, data)))
+        # A step on tiles adds up the gradients of its passes in one more copy.
+        copies = (2 if data.tiles is None else 3) + num_slots(_optimizer(attempt, data))
+        return replace(chain, copies=copies)
 
     cut = find_cut(
         attempt, graph, measured, batch_bytes=batch_bytes, memory_bytes=_memory_bytes(attempt, data)
@@ -249,11 +251,11 @@ def _made(attempt: Attempt, data: RunData) -> keras.Model:
     has_values = (
         config.model not in MODELS
         or "encoder_weights" in config.model_options
-        or config.initial_weights is not None
+        or attempt.initial_weights is not None
     )
     model = build() if has_values else build_symbolic(build, precision=config.precision)
-    if config.initial_weights is not None:
-        attempt.say(load_initial_weights(model, config.initial_weights))
+    if attempt.initial_weights is not None:
+        attempt.say(load_initial_weights(model, attempt.initial_weights))
     return model
 
 

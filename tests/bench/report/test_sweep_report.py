@@ -264,6 +264,14 @@ def test_one_run_alone_has_a_report(tmp_path):
     assert Page(page).open == []
 
 
+def test_one_run_that_has_not_ended_has_no_scores_yet(tmp_path):
+    (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
+    (tmp_path / trial.id / "result.json").unlink()
+    page = write_report(tmp_path / trial.id).html.read_text()
+    assert f"{trial.id} has no scores yet" in page
+    assert "trials have no numbers" not in page
+
+
 def test_runs_that_no_study_planned_have_the_names_of_their_folders(tmp_path):
     grid = {"learning_rate": [0.1, 0.2, 0.3, 0.4]}
     study = make_study(repeats=1, grid=grid, skip=[])

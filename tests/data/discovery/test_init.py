@@ -92,6 +92,10 @@ def test_two_folders(tmp_path):
                 'masks = { axon = "images/{case}_seg-axon.png" }',
             ],
         ),
+        (
+            "masks of  all that we have drawn by hand/and then looked at once more, with care/{}",
+            ["# classes = { NAME = 0, background = 255 }", "classes = { foreground = 255 }"],
+        ),
     ],
 )
 def test_a_class_that_is_most_of_the_image_may_be_the_background(tmp_path, masks, lines):

@@ -57,10 +57,10 @@ class _Ranking:
 
 def answer(summary: Summary) -> str:
     """Return what the sweep says on the question which backend to take."""
-    if all(trial.result is None for trial in summary.sweep.trials):
-        return "No answer yet: no trial has numbers. The table of trials has the reasons."
     if summary.lone_run is not None:
         return lone_answer(summary.lone_run)
+    if all(trial.result is None for trial in summary.sweep.trials):
+        return "No answer yet: no trial has numbers. The table of trials has the reasons."
     rankings = {
         family.title: ranking
         for family in summary.families

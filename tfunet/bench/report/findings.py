@@ -215,7 +215,7 @@ def _dice_difference(cell: Cell) -> str:
 
 def _missing_trials(summary: Summary) -> Iterator[str]:
     missing = [trial for trial in summary.not_done if trial.state not in ("hopeless", "profiled")]
-    if missing:
+    if missing and summary.lone_run is None:
         failed = sum(trial.state == "failed" for trial in missing)
         yield (
             f"{len(missing)} of {len(summary.sweep.trials)} trials have no numbers ({failed} "

@@ -404,6 +404,9 @@ def _add_target(
 def _comment(reason: str) -> list[str]:
     lines = []
     for part in reason.splitlines():
+        if " = " in part:  # A line to copy.
+            lines.append(f"# {part}")
+            continue
         line = "#"
         for word in part.split():
             if len(line) + len(word) >= WIDTH:

@@ -56,7 +56,7 @@ class LabelMapping:
                 f"classes = {{ NAME = 0, {BACKGROUND} = 255 }}"
             )
         others, own = ([value for value in self.values if self.values[value] == n] for n in (0, 1))
-        return f"write under [data_options]: {self._classes_line(others, own)}"
+        return f"write under [data_options]: {self._classes_line(others, own)}" if others else ""
 
     def _classes_line(self, own: Sequence[int], others: Sequence[int]) -> str:
         """Return the line of a configuration in which these values are the class NAME."""
