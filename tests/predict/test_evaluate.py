@@ -223,17 +223,21 @@ def test_a_report_shows_cases_in_colour(local_run, folder):
     assert np.abs(shown.astype(int) - expected).max() <= 1
 
 
-@pytest.mark.parametrize("shape", [(1700, 40), (24, 40, 32)])
-def test_an_overlay_shows_the_labels_where_they_are(shape, tmp_path):
-    """In the picture the label's colour is where the label is, in any part that was read."""
-    labels = np.zeros(shape, np.uint8)
-    labels[tuple(slice(size // 2, size * 3 // 4) for size in shape)] = 1
-    image = LazyImage(
+def black(shape):
+    return LazyImage(
         shape=shape,
         channels=1,
         read=lambda start, stop: np.zeros((*np.subtract(stop, start), 1), np.float32),
         by_parts=True,
     )
+
+
+@pytest.mark.parametrize("shape", [(1700, 40), (24, 40, 32)])
+def test_an_overlay_shows_the_labels_where_they_are(shape, tmp_path):
+    """In the picture the label's colour is where the label is, in any part that was read."""
+    labels = np.zeros(shape, np.uint8)
+    labels[tuple(slice(size // 2, size * 3 // 4) for size in shape)] = 1
+    image = black(shape)
     path = tmp_path / "overlay.png"
     write_overlay(path, image, lambda first, last: labels[first:last], {1: "1 cell"}, title="x")
     with Image.open(path) as picture:
@@ -281,17 +285,12 @@ def test_the_help_says_which_pictures_there_are(command, picture, capsys):
     ],
 )
 def test_a_picture_has_the_shape_of_its_image(shape, in_dots, tmp_path):
-    image = LazyImage(
-        shape=shape,
-        channels=1,
-        read=lambda start, stop: np.zeros((*np.subtract(stop, start), 1), np.float32),
-        by_parts=True,
-    )
+    image = black(shape)
     path = tmp_path / "overlay.png"
     write_overlay(path, image, lambda *_: np.zeros(shape, np.uint8), {1: "1"}, title="x")
     with Image.open(path) as picture:
-        black = np.asarray(picture.convert("L")) < 10
+        is_black = np.asarray(picture.convert("L")) < 10
     # Titles are small; the image is the rest that is black.
-    rows, columns = (black.mean(1 - axis) > 0.3 for axis in (0, 1))
+    rows, columns = (is_black.mean(1 - axis) > 0.3 for axis in (0, 1))
     assert (rows.sum(), columns.sum()) == pytest.approx(in_dots, rel=0.1)
     assert rows.mean() > 0.75

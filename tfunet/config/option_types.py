@@ -84,7 +84,11 @@ def _types(attribute: str, nodes: Mapping[str, ast.ClassDef | ast.FunctionDef]) 
 
 def _annotations(function: ast.FunctionDef) -> dict[str, str]:
     arguments = [*function.args.args, *function.args.kwonlyargs]
-    return {one.arg: ast.unparse(one.annotation) for one in arguments if one.annotation is not None}
+    return {
+        argument.arg: ast.unparse(argument.annotation)
+        for argument in arguments
+        if argument.annotation is not None
+    }
 
 
 def _of_default(name: str, default: Any) -> str:

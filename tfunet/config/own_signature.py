@@ -36,7 +36,7 @@ def check_source(kind: str, ref: str, options: Collection[str], fixed: Collectio
         return
     bound = _bound(tree)
     if name not in bound:
-        known = sorted(one for one in bound if not one.startswith("_"))
+        known = sorted(known for known in bound if not known.startswith("_"))
         raise ValueError(
             f"The {kind} {ref!r} does not exist: {f'{file}.py'!r} has no {name!r}."
             f"{near_match(name, known)}"
@@ -64,5 +64,5 @@ def _bound(tree: ast.Module) -> list[str]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.append(node.id)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            names += [(one.asname or one.name).partition(".")[0] for one in node.names]
+            names += [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
     return names
