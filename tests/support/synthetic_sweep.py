@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tfunet.bench.analysis.sweep_summary import Summary, summarise
+from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.study.plan_text import plan_json
 from tfunet.bench.study.study_file import Study, study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
@@ -263,3 +265,10 @@ def made_up_plan(*, scope: str = "", scale: int = 2) -> Plan:
         curve=((0.0, 0), (0.1, 10 * scale * MIB), (0.5, 0)),
         unlimited_curve=((0.0, 0), (0.1, 25 * scale * MIB), (0.45, 0)),
     )
+
+
+def summary_of(folder: Path, **study: Any) -> tuple[Summary, list[Any]]:
+    """Write the sweep of a study, and return its summary and its trials."""
+    options = {key: study.pop(key) for key in ("noise", "speed") if key in study}
+    trials = write_sweep(folder, make_study(**study), **options)
+    return summarise(read_sweep(folder)), trials
