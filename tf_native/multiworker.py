@@ -89,12 +89,18 @@ class MultiWorkerBackend(replicas.StrategyBackend):
         came = {}
         for other in sorted({*sent, *received}):
             self._exchanges[me, other] += 1
-            given = tf.reshape(sent[other], [-1]) if other in sent else tf.zeros([0], dtype)
             wanted = math.prod(received[other]) if other in received else 0
-            length = max(given.shape[0], wanted)
+            if other in sent:
+                given = tf.reshape(sent[other], [-1])
+                length = max(given.shape[0], wanted)
+                filled = tf.pad(given, [(0, length - given.shape[0])])[tf.newaxis]
+            else:
+                length = wanted
+                # TensorFlow would keep zeros for as long as the graph lives.
+                filled = tf.raw_ops.Empty(shape=[1, length], dtype=dtype, init=True)
             pair = min(me, other) * self._launch.num_replicas + max(me, other)
             both = collective_ops.all_gather_v2(
-                tf.pad(given, [(0, length - given.shape[0])])[tf.newaxis],
+                filled,
                 group_size=2,
                 group_key=FIRST_PAIR_KEY + pair,
                 instance_key=self._exchanges[me, other],

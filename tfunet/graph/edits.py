@@ -1,13 +1,13 @@
 """Small changes to the graph of a traced step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
-from tfunet.graph.step import READS
+from tfunet.graph.step import READS, SHAPE_READERS
 
 
 def together(
@@ -102,3 +102,33 @@ def like(
         op_def=op.op_def,
         name=name,
     )
+
+
+def read_instead(old: tf.Tensor, new: tf.Tensor) -> None:
+    """Let all ops that read a tensor read another."""
+    for reader in old.consumers():
+        for position, handle in enumerate(reader.inputs):
+            if handle is old:
+                reader._update_input(position, new)
+
+
+def forget_shape_readers(tensor: tf.Tensor) -> None:
+    """Let what depends on the shape of a tensor read constants, so that nobody holds its memory for
+    that."""
+    values: dict[str, Callable[[list[int]], tf.Tensor]] = {
+        "Shape": lambda shape: shape,
+        "ShapeN": lambda shape: shape,
+        "Rank": len,
+        "Size": lambda shape: tf.TensorShape(shape).num_elements(),
+    }
+    for op in tensor.consumers():
+        if op.type not in SHAPE_READERS or op.type not in values:
+            continue
+        # All of them: what is left of a ShapeN, the shape of weights, would hold the tensor too.
+        for position, output in enumerate(op.outputs):
+            shape = op.inputs[position].shape
+            if not shape.is_fully_defined():
+                continue
+            with tf.control_dependencies(None), tf.device(op.device):
+                known = tf.constant(values[op.type](shape.as_list()), output.dtype)
+            read_instead(output, known)

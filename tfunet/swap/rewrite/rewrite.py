@@ -27,7 +27,16 @@ from typing import final
 
 import tensorflow as tf
 
-from tfunet.graph.edits import delayed, done, identity, kept_apart, named_after, repeated, together
+from tfunet.graph.edits import (
+    delayed,
+    done,
+    forget_shape_readers,
+    identity,
+    kept_apart,
+    named_after,
+    repeated,
+    together,
+)
 from tfunet.graph.regrouped import PRODUCTS, SUMS
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
 from tfunet.graph.window_axes import FILTER_GRADIENTS
@@ -70,6 +79,8 @@ def follow(
     They do in any case where tensors leave to make room.
     """
     _read_outputs(cut.whole, ops, handles)
+    for tensor in _freed(actions):
+        forget_shape_readers(handles[tensor])
     slabs = SlabGraph(cut, ops, list(handles), tier)
     follower = _Follower(cut, slabs, ops, plan, actions, tier, threshold_bytes)
     for place, action in enumerate(actions):
@@ -359,6 +370,13 @@ def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[t
             op._update_input(1, handles[described.instead])
         if described.kind == "LeakyRelu" and described.inputs[0] in trace.parted:
             op._update_input(0, apart(op.inputs[0]))
+
+
+def _freed(actions: Sequence[Action]) -> set[int]:
+    """Return the tensors that are not held from their last reader in the forward pass on."""
+    moved = {action.index for action in actions if action.kind in ("out", "leave")}
+    repeated = (copy for action in actions if action.kind == "again" for copy in action.outputs)
+    return moved | {tensor for tensor, _ in repeated}
 
 
 def _last_forward_reads(trace: Trace) -> dict[int, int]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from tfunet.graph import slab_ops
-from tfunet.graph.step import SHAPE_READERS, Trace
+from tfunet.graph.edits import forget_shape_readers, read_instead
+from tfunet.graph.step import Trace
 from tfunet.swap.plan.slab_chains import Chain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Rows, Tier
@@ -32,7 +33,7 @@ class SlabGraph:
                     waiting._remove_all_control_inputs()
                     waiting._add_control_inputs(others)
                 for output in op.outputs:
-                    _forget_shape_readers(output)
+                    forget_shape_readers(output)
 
     def run(
         self, chain: Chain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
@@ -73,15 +74,8 @@ class SlabGraph:
         return self._rows[tensor].read(0, self.handles[tensor].shape[1])
 
     def _replace(self, tensor: int, handle: tf.Tensor) -> None:
-        _read_instead(self.handles[tensor], handle)
+        read_instead(self.handles[tensor], handle)
         self.handles[tensor] = handle
-
-
-def _read_instead(old: tf.Tensor, new: tf.Tensor) -> None:
-    for reader in old.consumers():
-        for position, handle in enumerate(reader.inputs):
-            if handle is old:
-                reader._update_input(position, new)
 
 
 def in_slabs(
@@ -184,23 +178,3 @@ def _read(
             rest = whole.shape.as_list()[2:]
             begin = [0, first, *(0 for _ in rest)]
             return tf.slice(whole, begin, [whole.shape[0], last - first, *rest])
-
-
-def _forget_shape_readers(tensor: tf.Tensor) -> None:
-    """Replace ops that read the shape of a split tensor by constants."""
-    values: dict[str, Callable[[list[int]], tf.Tensor]] = {
-        "Shape": lambda shape: shape,
-        "ShapeN": lambda shape: shape,
-        "Rank": len,
-        "Size": lambda shape: tf.TensorShape(shape).num_elements(),
-    }
-    for op in tensor.consumers():
-        if op.type not in SHAPE_READERS or op.type not in values:
-            continue
-        for position, output in enumerate(op.outputs):
-            shape = op.inputs[position].shape
-            if op.inputs[position] is not tensor:
-                continue
-            with tf.control_dependencies(None), tf.device(op.device):
-                known = tf.constant(values[op.type](shape.as_list()), output.dtype)
-            _read_instead(output, known)
