@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BASE = {
     **SMALL_RUN,
-    "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "lesion_f1"],
+    "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "arand", "cldice"],
     "deterministic": True,
 }
 SECONDS = 500

@@ -112,14 +112,24 @@ def test_an_overlap_that_would_match_two_objects_is_refused(name):
 @pytest.mark.parametrize(
     ("predicted", "truth", "expected"),
     [
-        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1]),
+        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1]),
         # No surface to measure to: no distance. Nothing predicted has no precision.
         (
             False,
             True,
-            [0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0, 0],
+            [
+                *(0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0),
+                *(0, 1, *2 * [math.nan], 0),
+            ],
         ),
-        (True, False, [0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0, 0]),
+        (
+            True,
+            False,
+            [
+                *(0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0),
+                *(0, 1, *2 * [math.nan], 0),
+            ],
+        ),
     ],
 )
 def test_empty_masks(predicted, truth, expected):
