@@ -19,7 +19,7 @@ def values(predicted, truth, spacing=None, names=NAMES):
 
 def box(shape, *ranges):
     mask = np.zeros(shape, bool)
-    mask[tuple(slice(*one) for one in ranges)] = True
+    mask[tuple(slice(*bounds) for bounds in ranges)] = True
     return mask
 
 
@@ -159,7 +159,7 @@ def sphere(radius, centre, spacing=(1.0, 1.0, 1.0)):
     ],
 )
 def test_values_that_monai_publishes(first, second, spacing, name, expected):
-    spheres = (sphere(*one, spacing or (1.0, 1.0, 1.0)) for one in (first, second))
+    spheres = (sphere(*ball, spacing or (1.0, 1.0, 1.0)) for ball in (first, second))
     found = values(*spheres, spacing, [name])
     assert found[name] == pytest.approx(expected, rel=1e-6)
 
@@ -183,7 +183,7 @@ def test_random_masks_by_brute_force():
         assert found == pytest.approx(
             {
                 "hd": max(map(np.max, pair)),
-                "hd95": max(np.percentile(one, 95) for one in pair),
+                "hd95": max(np.percentile(distances, 95) for distances in pair),
                 "assd": np.concatenate(pair).mean(),
                 "nsd@1.5mm": (np.concatenate(pair) <= 1.5).mean(),
             },

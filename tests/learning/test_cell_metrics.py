@@ -52,7 +52,7 @@ def random_cells(shape, seed):
     """Return a mask of cells with membranes, and a prediction that breaks and thickens some."""
     rng = np.random.default_rng(seed)
     seeds = rng.random(shape) < 0.02
-    distances, nearest = ndimage.distance_transform_edt(~seeds, return_indices=True)
+    _, nearest = ndimage.distance_transform_edt(~seeds, return_indices=True)
     owner = np.ravel_multi_index(tuple(nearest), shape)
     truth = ndimage.maximum_filter(owner, 2) == ndimage.minimum_filter(owner, 2)
     noise = ndimage.gaussian_filter(rng.normal(size=shape), 1)
@@ -96,12 +96,16 @@ def test_without_scikit_image_one_line_says_what_to_install(name, monkeypatch):
     check_library(case_metrics([name]))
     for module in ("skimage.metrics", "skimage.morphology"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=rf"{name}.* scikit-image.*pip install 'tfunet\[metrics\]'"):
+    with pytest.raises(
+        ValueError, match=rf"{name}.* scikit-image.*pip install 'tfunet\[metrics\]'"
+    ):
         check_library(case_metrics([name]))
     check_library(case_metrics(["dice", "hd95"]))
 
 
 @pytest.mark.parametrize("name", ["arand@1mm", "cldice@2px", "vi_merge@0.7"])
 def test_they_have_no_tolerance(name):
-    with pytest.raises(ValueError, match=r"Without a tolerance: .*cldice, arand, vi_split, vi_merge"):
+    with pytest.raises(
+        ValueError, match=r"Without a tolerance: .*cldice, arand, vi_split, vi_merge"
+    ):
         RunConfig(metrics=(name,))
