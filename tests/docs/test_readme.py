@@ -39,7 +39,7 @@ OWN_DATA = [
     "--model_options.filters",
     "4",
     "--patches_per_case",
-    "1",
+    "2",
 ]
 
 
