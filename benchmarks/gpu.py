@@ -288,7 +288,7 @@ def fit(jobs, base, sides):
     at_once = max(1, min(AT_ONCE, FULL_MIB // base["memory_mib"]))
     found = jobs.together("step", tried, 90, at_once)
     pairs = zip(sides["keep"], found, strict=True)
-    largest = max((side for side, one in pairs if one and one["fits"]), default=None)
+    largest = max((side for side, result in pairs if result and result["fits"]), default=None)
     if largest is None:
         return
     jobs.run("step", {**base, "way": "keep", "side": largest, "steps": STEPS}, 90)

@@ -127,9 +127,9 @@ def write_task(name, data, folder):
     table["rows"] = str(rows)
     path.write_text(json.dumps(table))
     pipeline = pipeline_ways.our_pipeline(pipeline_ways.Task(path), folder / "cache")
-    for one in ("images", "masks"):
+    for part in ("images", "masks"):
         ids = (case.rpartition("_")[2] for case in pipeline.cases.case_ids)
-        table[one] = [f"{data}/{kind[one].format(case=case)}" for case in ids]
+        table[part] = [f"{data}/{kind[part].format(case=case)}" for case in ids]
     table["epoch_samples"] = pipeline.num_samples
     np.savez(rows, **drawn(pipeline, 2 * pipeline.num_samples))
     path.write_text(json.dumps(table))

@@ -72,13 +72,13 @@ def main():
         measure.verdict(
             f"efficiency of a device in two stages, {backend}, {schedule} "
             f"(at most {most[schedule]:.2f})",
-            [seconds(one["one"]) / seconds(one[backend, schedule]) / 2 for one in rounds],
+            [seconds(turn["one"]) / seconds(turn[backend, schedule]) / 2 for turn in rounds],
             bound=EFFICIENCY,
             most=False,
             samples={
-                "one": [seconds(one["one"]) for one in rounds],
-                "two stages": [seconds(one[backend, schedule]) for one in rounds],
-                "pipeline": [one[backend, schedule]["pipeline"] for one in rounds],
+                "one": [seconds(turn["one"]) for turn in rounds],
+                "two stages": [seconds(turn[backend, schedule]) for turn in rounds],
+                "pipeline": [turn[backend, schedule]["pipeline"] for turn in rounds],
             },
             peers=["tensorflow"],
         )

@@ -206,12 +206,12 @@ def of_case(runs, case, num_rounds):
         claims += [
             measure.verdict(
                 f"{case}: step of the bound / step over two devices, {backend}",
-                [seconds(one["bound"]) / seconds(one[backend]) for one in rounds],
+                [seconds(turn["bound"]) / seconds(turn[backend]) for turn in rounds],
                 bound=SCALING,
                 most=False,
                 samples={
                     **{
-                        way: [seconds(one[way]) for one in rounds]
+                        way: [seconds(turn[way]) for turn in rounds]
                         for way in ("one", "bound", backend)
                     },
                     "exchange": facts[backend],
@@ -221,12 +221,12 @@ def of_case(runs, case, num_rounds):
             measure.verdict(
                 f"{case}: memory of a process over that of one device, {backend}",
                 [
-                    (peak(one[backend]) - bare[backend]) / (peak(one["one"]) - bare["one"])
-                    for one in rounds
+                    (peak(turn[backend]) - bare[backend]) / (peak(turn["one"]) - bare["one"])
+                    for turn in rounds
                 ],
                 bound=MEMORY,
                 most=True,
-                samples={way: [peak(one[way]) for one in rounds] for way in ("one", backend)},
+                samples={way: [peak(turn[way]) for turn in rounds] for way in ("one", backend)},
                 peers=["tensorflow"],
             ),
         ]

@@ -49,9 +49,11 @@ def train(folder, config, **placement):
     arguments = []
     for key, value in {**config, **placement}.items():
         is_table = isinstance(value, dict)
-        table = {f"{key}.{name}": one for name, one in value.items()} if is_table else {key: value}
-        for name, one in table.items():
-            arguments += [f"--{name}", one if isinstance(one, str) else json.dumps(one)]
+        table = (
+            {f"{key}.{name}": item for name, item in value.items()} if is_table else {key: value}
+        )
+        for name, entry in table.items():
+            arguments += [f"--{name}", entry if isinstance(entry, str) else json.dumps(entry)]
     subprocess.run(
         [sys.executable, "-m", "tfunet", "train", "--out", str(folder), *arguments],
         env={**os.environ, "PYTHONPATH": str(HERE.parent), "CUDA_VISIBLE_DEVICES": ""},
@@ -102,7 +104,7 @@ def main():
         )
     samples = {
         "weights": apart,
-        "samples_hash": [one["samples_hash"] for one in (alone, shared)],
+        "samples_hash": [result["samples_hash"] for result in (alone, shared)],
         "peak_resident_bytes": peaks,
         "tiling": alone["tiling"],
     }

@@ -18,7 +18,15 @@ html_show_sourcelink = False
 # In the order of use.
 CONTENTS = {
     "Begin": ("install", "data", "auto", "training", "models", "predict", "export", "faq"),
-    "Compare": ("studies", "report", "folds", "ensembles", "tournaments", "notebooks"),
+    "Compare": (
+        "studies",
+        "report",
+        "comparison",
+        "folds",
+        "ensembles",
+        "tournaments",
+        "notebooks",
+    ),
     "Larger": (
         "choosing",
         "large-models",

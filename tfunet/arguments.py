@@ -217,7 +217,7 @@ def read_table(path: Path) -> dict[str, Any]:
     Raises ValueError for a file that is none, and for unknown keys.
     """
     if not path.is_file():
-        others = [one.name for one in path.parent.glob("*.toml")]
+        others = [file.name for file in path.parent.glob("*.toml")]
         raise ValueError(
             f"There is no configuration file {str(path)!r}.{near_match(path.name, others)}"
         )

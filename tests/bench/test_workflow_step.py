@@ -40,16 +40,16 @@ def commands(table):
     done, lines = set(), []
     waiting = list(table["study"])
     while waiting:
-        ready = [one for one in waiting if set(_needs(one)) <= done]
+        ready = [entry for entry in waiting if set(_needs(entry)) <= done]
         assert ready, "The steps wait for each other."
-        for one in ready:
-            text = one["run"]["cmd"]
+        for entry in ready:
+            text = entry["run"]["cmd"]
             for name, value in variables.items():
                 text = text.replace(name, value)
             trials = table["global.parameters"]["TRIAL"]["values"] if "$(TRIAL)" in text else [""]
-            lines += [(one["name"], text.replace("$(TRIAL)", name)) for name in trials]
-            done.add(one["name"])
-            waiting.remove(one)
+            lines += [(entry["name"], text.replace("$(TRIAL)", name)) for name in trials]
+            done.add(entry["name"])
+            waiting.remove(entry)
     return lines
 
 
@@ -71,10 +71,10 @@ def test_the_file_has_what_both_engines_understand(workflow):
     root, table = workflow
     assert set(table) == {"description", "env", "study", "global.parameters", "merlin"}
     assert [name for name, _ in commands(table)] == ["prepare", *3 * ["trial"], "collect", "report"]
-    for one in table["study"]:
+    for entry in table["study"]:
         # Of keys of Merlin alone Maestro says that they are wrong; ": " ends Merlin's own copy.
-        assert set(one["run"]) <= {"cmd", "depends"}
-        assert ": " not in one["run"]["cmd"]
+        assert set(entry["run"]) <= {"cmd", "depends"}
+        assert ": " not in entry["run"]["cmd"]
     names = table["global.parameters"]["TRIAL"]["values"]
     assert names == [trial.id for trial in read_sweep(root).trials]
     # Merlin without a broker leaves out the second step of a chain.
@@ -98,7 +98,10 @@ def test_steps_in_their_order_end_with_the_results_of_a_sweep(workflow, tmp_path
         for file in ("result.json", "config.toml"):
             assert (trial.folder / file).read_bytes() == (plain / file).read_bytes()
     assert (root / "report/report.html").is_file()
-    when = [one["when"] for one in json.loads((root / "noise.json").read_text())["measurements"]]
+    when = [
+        measurement["when"]
+        for measurement in json.loads((root / "noise.json").read_text())["measurements"]
+    ]
     assert when == ["before", "after"]
 
 
@@ -153,10 +156,10 @@ def test_a_step_that_is_delivered_twice_runs_once(workflow):
         threading.Thread(target=lambda: codes.append(step.trial(root, trial.id, command=slow)))
         for _ in range(3)
     ]
-    for one in steps:
-        one.start()
-    for one in steps:
-        one.join(60)
+    for stage in steps:
+        stage.start()
+    for stage in steps:
+        stage.join(60)
     assert codes == [0, 0, 0]
     assert len(starts) == 1
 
@@ -182,7 +185,7 @@ def test_a_stopped_step_is_to_be_started_again(workflow):
 
 def test_a_changed_code_is_not_mixed_with_the_plans(workflow, capsys):
     _, table = workflow
-    ((_, line),) = [one for one in commands(table) if one[0] == "prepare"]
+    ((_, line),) = [command for command in commands(table) if command[0] == "prepare"]
     words = line.split()[3:]
     assert step.main(words) == 0
     words[words.index("--code") + 1] = "0123456789ab"

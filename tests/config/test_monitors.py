@@ -21,6 +21,10 @@ from tfunet.data.task import open_task
         ("val_hd95_whole", "min"),
         ("val_hd", "min"),
         ("val_assd", "min"),
+        ("val_arand_cell", "min"),
+        ("val_vi_split", "min"),
+        ("val_vi_merge_cell", "min"),
+        ("val_cldice_vessel", "max"),
         ("val_mae_omega_m", "min"),
         # Keras knows these, or nobody does.
         ("loss", None),

@@ -86,7 +86,7 @@ def test_each_option_of_kerass_optimizers_has_a_type():
     holders = (keras.optimizers.LossScaleOptimizer, getattr(keras.optimizers, "MultiOptimizer", 0))
     classes = [value for value in vars(keras.optimizers).values() if inspect.isclass(value)]
     kinds = {bool: known.FLAGS, float: known.NUMBERS, str: ("name",)}
-    for kind in (one for one in classes if one not in holders):
+    for kind in (candidate for candidate in classes if candidate not in holders):
         for name, parameter in inspect.signature(kind.__init__).parameters.items():
             default = parameter.default
             if type(default) in kinds and name != "learning_rate":

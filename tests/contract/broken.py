@@ -28,7 +28,7 @@ class SumsGradients(Wrapped):
     """All replicas agree, and take steps that are too large: clipping is off in its run."""
 
     def average(self, gradients):
-        return [2 * one for one in self.inner.average(gradients)]
+        return [2 * gradient for gradient in self.inner.average(gradients)]
 
 
 class AveragesNothing(Wrapped):

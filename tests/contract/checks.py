@@ -11,8 +11,8 @@ from tfunet.timing.recorded import INSIDE, read_spans
 
 def same_weights(run, single, tolerance=1e-6):
     """k steps on 2 replicas give the weights of k steps on 1 with the same global batch."""
-    for one, other in zip(run.weights, single.weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+    for weight, other in zip(run.weights, single.weights, strict=True):
+        np.testing.assert_allclose(weight, other, rtol=0, atol=tolerance)
 
 
 def same_network(run, single, tolerance=1e-6, *, has_tiles=False):
@@ -23,10 +23,10 @@ def same_network(run, single, tolerance=1e-6, *, has_tiles=False):
     from tfunet.predict.network import load_network  # Only this one needs TensorFlow.
     from tfunet.record import RunFolder
 
-    networks = [load_network(RunFolder(one.folder)) for one in (run, single)]
-    assert len({(one.channels, one.num_classes) for one in networks}) == 1
+    networks = [load_network(RunFolder(finished.folder)) for finished in (run, single)]
+    assert len({(network.channels, network.num_classes) for network in networks}) == 1
     assert (networks[0].patch == networks[1].patch) != has_tiles
-    weights = [one.model(one.patch, "float32").get_weights() for one in networks]
+    weights = [network.model(network.patch, "float32").get_weights() for network in networks]
     for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
@@ -40,11 +40,11 @@ def same_samples(run, single):
 
 def same_losses(run, single):
     """The loss of each step and the metrics of each epoch are those of one device."""
-    for one, other in zip(run.rows("steps.csv"), single.rows("steps.csv"), strict=True):
-        assert abs(float(one["loss"]) - float(other["loss"])) < 2e-6
-    for one, other in zip(run.rows("epochs.csv"), single.rows("epochs.csv"), strict=True):
+    for row, other in zip(run.rows("steps.csv"), single.rows("steps.csv"), strict=True):
+        assert abs(float(row["loss"]) - float(other["loss"])) < 2e-6
+    for row, other in zip(run.rows("epochs.csv"), single.rows("epochs.csv"), strict=True):
         for name in ("loss", "val_loss"):
-            assert abs(float(one[name]) - float(other[name])) < 2e-6
+            assert abs(float(row[name]) - float(other[name])) < 2e-6
 
 
 def same_scores(run, single):
@@ -86,22 +86,22 @@ def ended_at_once(run, process):
 
 def bit_identical(run, uninterrupted):
     """All variables of the last checkpoint have the same bits."""
-    for one, other in zip(run.weights, uninterrupted.weights, strict=True):
-        assert one.dtype == other.dtype
-        assert one.tobytes() == other.tobytes()
+    for weight, other in zip(run.weights, uninterrupted.weights, strict=True):
+        assert weight.dtype == other.dtype
+        assert weight.tobytes() == other.tobytes()
 
 
 def same_records(run, uninterrupted):
     """The tables have the same rows but for times; means over an epoch in two parts round."""
     for name in ("steps.csv", "epochs.csv", "cases.csv"):
-        for one, other in zip(run.rows(name), uninterrupted.rows(name), strict=True):
-            for column in one:
+        for row, other in zip(run.rows(name), uninterrupted.rows(name), strict=True):
+            for column in row:
                 if "seconds" in column or column == "traced":
                     continue
                 if column == "loss":
-                    assert abs(float(one[column]) - float(other[column])) < 1e-6
+                    assert abs(float(row[column]) - float(other[column])) < 1e-6
                 else:
-                    assert one[column] == other[column], (name, column)
+                    assert row[column] == other[column], (name, column)
 
 
 def whole_trace(folder, *, processes, steps, averages):
@@ -109,21 +109,21 @@ def whole_trace(folder, *, processes, steps, averages):
     spans = read_spans(folder)
     assert list(spans) == list(range(processes))
     for rows in spans.values():
-        made = [one for one in rows if one.name in ("first step", "step")]
+        made = [span for span in rows if span.name in ("first step", "step")]
         # Those after the checkpoint were made again.
-        assert {one.step for one in made} == set(range(1, steps + 1))
+        assert {span.step for span in made} == set(range(1, steps + 1))
         for step in made:
-            inside = [one for one in rows if one.name in INSIDE and within(one, step)]
-            named = {one.name for one in inside}
+            inside = [span for span in rows if span.name in INSIDE and within(span, step)]
+            named = {span.name for span in inside}
             assert named == ({"input", "all-reduce"} if averages else {"input"})
-        run = [one for one in rows if one.name not in INSIDE]
+        run = [span for span in rows if span.name not in INSIDE]
         gaps = [
             after.begin_seconds - (before.begin_seconds + before.seconds)
             for before, after in pairwise(run)
             if after.name != "start"
         ]
         assert max(map(abs, gaps)) < 0.01
-        assert sum(one.name == "start" for one in run) == 2
+        assert sum(span.name == "start" for span in run) == 2
 
 
 def within(span, other):

@@ -39,10 +39,10 @@ END_SECONDS = 15.0
 def marked(mark):
     """The processes whose environment has the mark."""
     found = []
-    for one in psutil.process_iter():
+    for process in psutil.process_iter():
         try:
-            if one.environ().get(MARK) == mark and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(one)
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except psutil.Error:
             continue
     return found
@@ -51,10 +51,10 @@ def marked(mark):
 def workers(mark):
     """The run's own processes by index."""
     found = {}
-    for one in marked(mark):
+    for process in marked(mark):
         try:
-            if "tfunet.worker" in one.cmdline():
-                found[json.loads(one.environ()["TFUNET_LAUNCH"])["process_index"]] = one
+            if "tfunet.worker" in process.cmdline():
+                found[json.loads(process.environ()["TFUNET_LAUNCH"])["process_index"]] = process
         except (psutil.Error, KeyError):
             continue
     return found
@@ -205,12 +205,12 @@ def main():
     counts = {
         "backend": options.backend,
         "killed": len(rows),
-        **{one: sum(row[one] for row in rows) for one in names},
+        **{column: sum(row[column] for row in rows) for column in names},
         "slowest_seconds": max(row["seconds"] for row in rows),
         "phases": dict(phases),
     }
     print(json.dumps(counts))
-    sys.exit(any(counts[one] != options.times for one in names))
+    sys.exit(any(counts[column] != options.times for column in names))
 
 
 if __name__ == "__main__":

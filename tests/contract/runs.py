@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BASE = {
     **SMALL_RUN,
-    "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "lesion_f1"],
+    "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "arand", "cldice"],
     "deterministic": True,
 }
 SECONDS = 500
@@ -127,15 +127,15 @@ def to_toml(settings):
     lines = [f"{key} = {_value(value)}" for key, value in plain.items()]
     for key, table in settings.items():
         if isinstance(table, dict):
-            lines += [f"[{key}]", *(f"{name} = {_value(one)}" for name, one in table.items())]
+            lines += [f"[{key}]", *(f"{name} = {_value(item)}" for name, item in table.items())]
     return "\n".join(lines) + "\n"
 
 
 def _value(value):
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(item) for item in value) + "]"
     return json.dumps(value)
 
 

@@ -139,13 +139,13 @@ def test_every_optimizer_of_a_train_step_is_averaged(backend, short):
         "model_options": {"hidden": True},
         "metrics": [],
     }
-    run, single = (short(one, "adversarial", **settings) for one in (backend, "single"))
+    run, single = (short(way, "adversarial", **settings) for way in (backend, "single"))
     checks.same_weights(run, single, tolerance=1e-5)
 
 
 def test_an_optimizer_that_scales_the_loss_averages_once(backend, short):
     settings = {"precision": "mixed_float16", "optimizer_options": {}}
-    run, single = (short(one, "scaled", **settings) for one in (backend, "single"))
+    run, single = (short(way, "scaled", **settings) for way in (backend, "single"))
     checks.same_weights(run, single, tolerance=5e-4)
 
 
@@ -236,20 +236,22 @@ def test_trace_tells_what_every_process_did_before_and_after_it_was_killed(backe
 
 def test_profiled_steps_are_in_the_trace(backend, under_mpirun):
     traced = trace(under_mpirun.folder, read_ops(under_mpirun.folder))
-    ops = [one for one in traced["traceEvents"] if one.get("cat") == "op"]
-    assert {one["pid"] for one in ops} == {0}
+    ops = [event for event in traced["traceEvents"] if event.get("cat") == "op"]
+    assert {op["pid"] for op in ops} == {0}
     # Ops are by the clock of TensorFlow's profiler, steps by ours.
-    convolutions = [one for one in ops if "Conv2D" in one["name"]]
-    steps = [one for one in traced["traceEvents"] if is_step(one, 0)]
-    assert [one["args"]["step"] for one in steps] == list(range(1, 11))
+    convolutions = [op for op in ops if "Conv2D" in op["name"]]
+    steps = [event for event in traced["traceEvents"] if is_step(event, 0)]
+    assert [event["args"]["step"] for event in steps] == list(range(1, 11))
     for step in steps[3:8]:
-        assert any(during(one, step) for one in convolutions), step
+        assert any(during(convolution, step) for convolution in convolutions), step
     first, last = steps[2], steps[8]
-    assert not any(during(one, first) or during(one, last) for one in ops)
-    timeline = [one for one in traced["traceEvents"] if one.get("name") == "NEGOTIATE_ALLREDUCE"]
+    assert not any(during(op, first) or during(op, last) for op in ops)
+    timeline = [
+        event for event in traced["traceEvents"] if event.get("name") == "NEGOTIATE_ALLREDUCE"
+    ]
     assert bool(timeline) == (backend == "horovod")
-    (profile, *_) = [one for one in traced["traceEvents"] if one.get("name") == "profile"]
-    assert all(during({"dur": 0, **one}, profile) for one in timeline)
+    (profile, *_) = [event for event in traced["traceEvents"] if event.get("name") == "profile"]
+    assert all(during({"dur": 0, **event}, profile) for event in timeline)
 
 
 def is_step(event, process):
@@ -284,7 +286,7 @@ def test_run_that_was_stopped_goes_on_with_one_replica(backend, moved, single):
     checks.same_weights(moved, single)
     assert moved.result["replicas_from_step"] == ([[1, 2], [7, 1]] if had_two else [[1, 1]])
     dropped = [row["dropped_samples"] for row in moved.rows("epochs.csv")]
-    assert [len(one.split()) for one in dropped] == [1, 1]
+    assert [len(line.split()) for line in dropped] == [1, 1]
     assert dropped == [row["dropped_samples"] for row in single.rows("epochs.csv")]
     assert len(set(dropped)) == 2
 

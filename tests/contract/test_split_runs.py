@@ -75,16 +75,16 @@ def test_exchanges_are_timed(backend, resumed):
     has_parts = timed(backend)["time_parts"]
     for process, spans in read_spans(resumed.folder).items():
         # Those since the run went on.
-        spans = spans[max(at for at, one in enumerate(spans) if one.name == "start") :]
+        spans = spans[max(at for at, span in enumerate(spans) if span.name == "start") :]
         exchanges = sorted(
-            (one for one in spans if one.name == SPAN), key=lambda one: one.begin_seconds
+            (span for span in spans if span.name == SPAN), key=lambda one: one.begin_seconds
         )
-        assert all(one.seconds >= 0 for one in exchanges)
-        steps = [one for one in spans if one.name in ("first step", "step")]
-        assert [one.step for one in steps] == [7, 8, 9, 10]
+        assert all(exchange.seconds >= 0 for exchange in exchanges)
+        steps = [span for span in spans if span.name in ("first step", "step")]
+        assert [span.step for span in steps] == [7, 8, 9, 10]
         (each,) = {len(begun_in(step, exchanges)) for step in steps}
         assert each > 0
-        (timing,) = (one for one in spans if one.name == "timing steps")
+        (timing,) = (span for span in spans if span.name == "timing steps")
         found = begun_in(timing, exchanges)
         # Blocks of steps on real and on synthetic data take turns; with the parts of a step, those
         # that exchange only come third, and those that exchange nothing fourth.
@@ -97,7 +97,7 @@ def test_exchanges_are_timed(backend, resumed):
         assert len(alone[process]) == len(exchanging[process]) == PARTS_TURNS
         for turn in range(1, PARTS_TURNS):
             before, after = found[: each + turn * of_turn], found[each + turn * of_turn]
-            pause = after.begin_seconds - max(one.begin_seconds + one.seconds for one in before)
+            pause = after.begin_seconds - max(span.begin_seconds + span.seconds for span in before)
             # Of the steps alone in between, half take their median or more.
             assert pause > 2 * alone[process][turn - 1]
 
@@ -105,7 +105,7 @@ def test_exchanges_are_timed(backend, resumed):
 def begun_in(span, others):
     """Return those that begin within a span."""
     end = span.begin_seconds + span.seconds
-    return [one for one in others if span.begin_seconds <= one.begin_seconds < end]
+    return [other for other in others if span.begin_seconds <= other.begin_seconds < end]
 
 
 # With one replica in each process, and with all in one.
@@ -138,7 +138,9 @@ def test_a_broken_exchange_is_found(name, single, contract_folder):
         **kill_at(KILL_STEP),
     )
     assert run.exit_code == 0, run.output
-    losses = [[float(row["loss"]) for row in one.rows("steps.csv")[:3]] for one in (run, single)]
+    losses = [
+        [float(row["loss"]) for row in finished.rows("steps.csv")[:3]] for finished in (run, single)
+    ]
     assert max(abs(ours - theirs) for ours, theirs in zip(*losses, strict=True)) > 100 * TOLERANCE
 
 

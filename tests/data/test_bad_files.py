@@ -139,7 +139,7 @@ class Folder:
         """A file with pixels, where a case is a folder."""
         path = Path(str(self.path(part, case)).removesuffix(":raw"))
         if path.is_dir():
-            inside = [one for one in sorted(path.rglob("*")) if one.is_file()]
+            inside = [file for file in sorted(path.rglob("*")) if file.is_file()]
             return max(inside, key=lambda one: one.stat().st_size)
         return path
 
@@ -206,8 +206,8 @@ def test_every_bad_file_of_a_format_is_found_in_one_pass(tmp_path, name):
     options = {"root": str(tmp_path), **folder.options, "classes": {"cell": 1}}
     source = open_source("folder", options, skip_bad=True)
     report = check(source)
-    assert sorted(one.case_id for one in report.cases) == sorted((*SOUND, "empty mask"))
-    found = {str(one) for one in report.defects}
+    assert sorted(checked.case_id for checked in report.cases) == sorted((*SOUND, "empty mask"))
+    found = {str(defect) for defect in report.defects}
     assert len(found) == len(expected)
     for case, (part, words) in expected.items():
         file = f"{part}/{case}{folder.end}".rstrip("/")
@@ -216,7 +216,7 @@ def test_every_bad_file_of_a_format_is_found_in_one_pass(tmp_path, name):
     assert str(warning).startswith("images/empty mask")
     assert warning.what == "its mask is empty"
     # Found by the headers alone or by decoding, the case is never used.
-    usable = set(source.case_ids) - {one.case_id for one in report.defects}
+    usable = set(source.case_ids) - {defect.case_id for defect in report.defects}
     assert usable == {*SOUND, "empty mask"}
     with pytest.raises(DefectsError, match=r"no image.*: mask without its image"):
         open_source("folder", options)

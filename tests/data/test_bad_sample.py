@@ -63,9 +63,9 @@ def test_data_check_lists_what_opening_and_what_decoding_finds(place):
     assert "holds the values 9; allowed: 0, 1. Add the others to classes=" in label
     ended = tfunet(place, "data", "check", "run.toml", "--json", "--folds", "4")
     report = json.loads(ended.stdout)
-    assert [one["case_id"] for one in report["defects"]] == ["case3", "case5"]
+    assert [defect["case_id"] for defect in report["defects"]] == ["case3", "case5"]
     assert len(report["cases"]) == 8
-    assert sum(one["side"] == "validation" for one in report["cases"]) in (2, 3)
+    assert sum(case["side"] == "validation" for case in report["cases"]) in (2, 3)
 
 
 @pytest.mark.multiprocess
@@ -92,12 +92,12 @@ def test_bad_samples_are_left_out_on_every_worker_alike_and_recorded(place):
         assert ended.stdout.count("warning: ") == 1
         assert "warning: images/case7.png: its mask is empty" in ended.stdout
         folder = place / name
-        records[name] = [json.loads((folder / one).read_text()) for one in FILES]
+        records[name] = [json.loads((folder / file).read_text()) for file in FILES]
     (split, result), (other_split, other) = records["one"], records["two"]
     assert split == other_split
     used = {*split["train"], *split["validation"]}
     assert used == {f"case{number}" for number in range(10)} - {"case3", "case5"}
-    assert [one["case_id"] for one in split["left_out"]] == ["case3", "case5"]
+    assert [case["case_id"] for case in split["left_out"]] == ["case3", "case5"]
     assert "holds the values 9" in split["left_out"][1]["what"]
     assert result["samples_hash"] == other["samples_hash"]
     assert result["left_out_cases"] == other["left_out_cases"] == 2

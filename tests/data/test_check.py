@@ -37,7 +37,7 @@ def test_a_sound_data_set_is_summed_up(folder):
     report = check(opened(folder), SPLIT, progress=lambda indices: asked.append(indices) or indices)
     assert asked == [range(4)]
     training = [
-        np.array(Image.open(folder / one.file)) for one in report.cases if one.side == "train"
+        np.array(Image.open(folder / case.file)) for case in report.cases if case.side == "train"
     ]
     pixels = np.concatenate([image.ravel() for image in training]).astype(float)
     assert report_text(report).splitlines() == [
@@ -46,7 +46,7 @@ def test_a_sound_data_set_is_summed_up(folder):
         "  image type        uint8 (4)",
         "  mask type         uint8 (4)",
         "  intensity         0 to 200; means of the cases "
-        + " to ".join(f"{pick(one.mean[0] for one in report.cases):g}" for pick in (min, max)),
+        + " to ".join(f"{pick(case.mean[0] for case in report.cases):g}" for pick in (min, max)),
         f"  statistics        {{ mean = [{pixels.mean():.6g}], deviation = [{pixels.std():.6g}] }} "
         "over all pixels of the training cases",
         "  class background  75.00% of all pixels, in 4 cases",
@@ -69,7 +69,7 @@ def test_the_same_image_on_both_sides_is_a_defect_and_on_one_a_warning(folder):
     report = check(opened(folder), SPLIT)
     (defect,) = report.defects
     assert str(defect).startswith("d.png: has the same pixels as a.png, and they are on both sides")
-    warnings = [str(one) for one in report.warnings]
+    warnings = [str(warning) for warning in report.warnings]
     assert warnings == [
         "b.png: has the same pixels as a.png, which then counts twice. Remove one of them.",
         "d.png: its mask is empty",
@@ -84,5 +84,5 @@ def test_a_constant_channel_and_unlike_pixel_sizes_are_warnings(folder):
     sizes = {"pixel_size": {"column": "um"}, "target_pixel_size": 1}
     table = {"table": {"file": "t.csv", "key": "id"}}
     report = check(opened(folder, **sizes, **table), SPLIT)
-    assert [str(one) for one in report.warnings] == ["b.png: every pixel of channel 0 is 7"]
+    assert [str(warning) for warning in report.warnings] == ["b.png: every pixel of channel 0 is 7"]
     assert report.cases[3].spacing == (2, 2)

@@ -39,12 +39,12 @@ def test_the_descriptions_are_those_of_the_studies():
     tables = [tomllib.loads(text) for text in blocks("toml")]
     described = [table for table in tables if table["data"] == "folder"]
     assert len(described) == 3
-    for one in described:
-        inspect.signature(open_folder).bind(**one["data_options"])
-        RunConfig(**one)
-    for one, name in zip(described[:2], ("sem", "hippocampus"), strict=True):
+    for example in described:
+        inspect.signature(open_folder).bind(**example["data_options"])
+        RunConfig(**example)
+    for example, name in zip(described[:2], ("sem", "hippocampus"), strict=True):
         base = tomllib.loads((ROOT / "studies" / f"{name}.toml").read_text())["base"]
-        assert {"intensity": "zscore", **one["data_options"]} == base["data_options"]
+        assert {"intensity": "zscore", **example["data_options"]} == base["data_options"]
 
 
 def test_every_augmentation_is_in_the_table_and_in_the_pictures():
@@ -56,7 +56,7 @@ def test_every_augmentation_is_in_the_table_and_in_the_pictures():
     assert all(getattr(augmentation, name) for name in NAMES)
     pictures = re.findall(r"\((figures/augmentation-\S+\.png)\)", PAGE)
     assert len(pictures) == 2
-    assert sum((ROOT / "docs" / one).stat().st_size for one in pictures) < 500_000
+    assert sum((ROOT / "docs" / picture).stat().st_size for picture in pictures) < 500_000
 
 
 def test_the_table_says_what_true_stands_for():

@@ -116,7 +116,7 @@ def test_training_says_what_data_check_says(folder, tmp_path_factory, spoil, opt
     spoil(folder)
     source = opened(folder, **options)
     report = check(source, SPLIT)
-    checked = [str(one) for one in (*report.defects, *report.warnings)]
+    checked = [str(line) for line in (*report.defects, *report.warnings)]
     assert [word in line for word, line in zip(words, checked, strict=True)] == [True] * len(words)
     cache = tmp_path_factory.mktemp("cache")
     decoded = build_cache(source, cache, patch=(32, 32))
@@ -211,7 +211,7 @@ def test_a_patient_on_both_sides_is_said(tmp_path, names, images, words):
     split = Split(
         **{side: tuple(at for at in sides if sides[at] == side) for side in ("train", "validation")}
     )
-    said = [str(one) for one in check(source, split).warnings]
+    said = [str(warning) for warning in check(source, split).warnings]
     assert len(said) == bool(words)
     assert all(words in line for line in said)
 
@@ -251,7 +251,7 @@ def test_a_class_that_is_most_of_the_image_may_be_the_background(
 ):
     most_are_white(folder)
     source = opened(folder, **{"threshold": None, **options})
-    said = [str(one) for one in check(source, SPLIT).warnings]
+    said = [str(warning) for warning in check(source, SPLIT).warnings]
     decoded = build_cache(source, tmp_path_factory.mktemp("cache"), patch=(64, 64))
     assert lines_of_doubt(source, decoded, SPLIT) == said
     assert len(said) == bool(words)

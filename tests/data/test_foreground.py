@@ -103,7 +103,7 @@ def test_a_share_of_the_samples_is_centred_and_each_class_is_as_likely(pipeline)
 
 def test_a_case_without_foreground_is_cut_anywhere(pipeline):
     plain = replace(pipeline, foreground_share=0.0)
-    starts = [{sample: start for sample, start, _ in fed(one)} for one in (pipeline, plain)]
+    starts = [{sample: start for sample, start, _ in fed(feed)} for feed in (pipeline, plain)]
     same = [starts[0][sample] == starts[1][sample] for sample in range(1200)]
     assert all(same[800:])
     assert 0.4 < np.mean(same[:800]) < 0.6

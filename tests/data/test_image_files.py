@@ -361,7 +361,9 @@ def test_the_user_may_name_the_axes(tmp_path, shape, axes, expected):
     assert image.shape == expected
     header = read_header(tmp_path / "a.npy", axes=axes)
     assert (*header.shape, header.channels) == expected
-    order = [(axes or "zyxc").index(one) for one in "zyxc" if one in (axes or "zyxc"[: len(shape)])]
+    order = [
+        (axes or "zyxc").index(axis) for axis in "zyxc" if axis in (axes or "zyxc"[: len(shape)])
+    ]
     np.testing.assert_array_equal(image.squeeze(), pixels.transpose(order).squeeze())
 
 
@@ -509,7 +511,7 @@ def test_a_zarr_array_comes_back_and_a_truncated_chunk_is_named(tmp_path, versio
         np.testing.assert_array_equal(image[..., 0], STACK16.astype(np.float32))
     with pytest.raises(ValueError, match=r"no OME-NGFF image; it has: raw"):
         read_header(tmp_path / "a.zarr")
-    files = [one for one in (tmp_path / "a.zarr").rglob("*") if one.is_file()]
+    files = [file for file in (tmp_path / "a.zarr").rglob("*") if file.is_file()]
     cut(max(files, key=lambda one: one.stat().st_size))
     with pytest.raises(ValueError, match=r"a\.zarr:raw: cannot be read"):
         read_image(tmp_path / "a.zarr:raw")

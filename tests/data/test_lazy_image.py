@@ -232,8 +232,8 @@ def test_a_large_case_in_parts_is_what_reading_it_whole_gives(options, tmp_path,
     assert parts.shape == labels.shape
     pairs = list(parts.parts)
     assert len(pairs) > 5
-    np.testing.assert_array_equal(np.concatenate([one for one, _ in pairs]), image)
-    np.testing.assert_array_equal(np.concatenate([one for _, one in pairs]), labels)
+    np.testing.assert_array_equal(np.concatenate([part for part, _ in pairs]), image)
+    np.testing.assert_array_equal(np.concatenate([part for _, part in pairs]), labels)
 
 
 def test_a_mask_in_parts_is_held_to_the_same_rules(tmp_path, monkeypatch):

@@ -175,7 +175,7 @@ def test_the_order_keeps_its_promises(cached, order, first_epoch, first_step):
         assert len(set(epoch[:, 1])) == len(epoch) == steps * global_batch
         dropped.add(frozenset(range(pipeline.num_samples)) - set(epoch[:, 1]))
     tail = pipeline.num_samples - steps * global_batch
-    assert {len(one) for one in dropped} == {tail}
+    assert {len(names) for names in dropped} == {tail}
     # Eight times the same by chance: less often than one in 10^6.
     assert len(dropped) > 1 or tail == 0 or pipeline.num_samples < 8
 
@@ -348,7 +348,7 @@ def test_image_and_mask_stay_aligned_when_cut_flipped_and_padded(rank, cached):
             steps_along = np.unique(change[pairs], axis=0)
             assert len(steps_along) <= 1
             for step in steps_along:
-                assert np.abs(step).tolist() == [float(one == axis) for one in range(rank)]
+                assert np.abs(step).tolist() == [float(number == axis) for number in range(rank)]
                 directions.add((axis, step[axis]))
     assert directions == {(axis, sign) for axis in range(rank) for sign in (-1.0, 1.0)}
 

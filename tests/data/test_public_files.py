@@ -28,7 +28,7 @@ SUFFIXES = (".png", ".jpg", ".nii.gz", ".nii")
 
 def linked(folder, number, file):
     """Return a link that is named after the file's format: most DICOM files have no suffix."""
-    suffix = next((one for one in SUFFIXES if file.name.lower().endswith(one)), ".dcm")
+    suffix = next((suffix for suffix in SUFFIXES if file.name.lower().endswith(suffix)), ".dcm")
     link = folder / f"{number}{suffix}"
     link.symlink_to(file)
     return link

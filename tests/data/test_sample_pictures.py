@@ -237,7 +237,7 @@ def test_what_cannot_be_shown_is_refused_and_nothing_is_written(
 def test_missing_matplotlib_is_said_with_what_to_type(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "tfunet.data.overlay_figure", raising=False)
     monkeypatch.delattr("tfunet.data.overlay_figure", raising=False)
-    for name in [one for one in sys.modules if one.partition(".")[0] == "matplotlib"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'tfunet\[report\]'"):

@@ -31,7 +31,7 @@ ANIMALS = source("aabbbcddee")
 def test_every_case_is_on_one_side_and_no_group_on_both(share, seed):
     split = split_cases(ANIMALS, share=share, seed=seed)
     assert sorted(split.train + split.validation) == list(range(10))
-    sides = [{ANIMALS.groups[one] for one in side} for side in (split.train, split.validation)]
+    sides = [{ANIMALS.groups[case] for case in side} for side in (split.train, split.validation)]
     assert not sides[0] & sides[1]
     assert min(map(len, sides)) >= 1
 
@@ -41,7 +41,7 @@ def test_every_case_is_on_one_side_and_no_group_on_both(share, seed):
     [(10, 0.2, 2), (5, 0.2, 1), (2, 0.01, 1), (2, 0.99, 1), (260, 0.2, 52), (10, 0.25, 2)],
 )
 def test_the_share_counts_groups(num_groups, share, held_out):
-    split = split_cases(source([str(one) for one in range(num_groups)]), share=share)
+    split = split_cases(source([str(group) for group in range(num_groups)]), share=share)
     assert len(split.validation) == held_out
 
 
@@ -50,7 +50,7 @@ def test_the_seed_decides_and_the_order_of_the_files_does_not():
     first, turned = source(names), source(names[::-1])
 
     def held_out(data, seed):
-        return {data.groups[one] for one in split_cases(data, share=0.25, seed=seed).validation}
+        return {data.groups[case] for case in split_cases(data, share=0.25, seed=seed).validation}
 
     assert held_out(first, 3) == held_out(turned, 3)
     assert len({frozenset(held_out(first, seed)) for seed in range(10)}) > 5
@@ -74,8 +74,8 @@ def test_an_unknown_group_gives_the_near_match():
 
 @pytest.mark.parametrize("num_folds", [2, 3, 5])
 def test_every_group_is_held_out_in_exactly_one_fold(num_folds):
-    folds = [split_cases(ANIMALS, folds=num_folds, fold=one, seed=1) for one in range(num_folds)]
-    held_out = [{ANIMALS.groups[one] for one in fold.validation} for fold in folds]
+    folds = [split_cases(ANIMALS, folds=num_folds, fold=fold, seed=1) for fold in range(num_folds)]
+    held_out = [{ANIMALS.groups[case] for case in fold.validation} for fold in folds]
     assert sorted(group for part in held_out for group in part) == list("abcde")
     assert max(map(len, held_out)) - min(map(len, held_out)) <= 1
     for fold in folds:

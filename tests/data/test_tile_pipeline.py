@@ -37,7 +37,7 @@ def test_tiles_of_all_replicas_are_the_samples_of_a_step(cases, augmentation, nu
     samples = samples_of(cases, augmentation=read_augmentation(augmentation))
     tiles = TilePipeline(samples=samples, grid=CUT, num_replicas=num_replicas)
     assert tiles.replica_tiles == 2 * 6 // num_replicas
-    fed = [list(tiles(range(one, one + 1))) for one in range(num_replicas)]
+    fed = [list(tiles(range(replica, replica + 1))) for replica in range(num_replicas)]
     whole = list(samples(range(1)))
     assert [len(own) for own in fed] == [len(whole) * tiles.replica_tiles] * num_replicas
     for step, batch in enumerate(whole):
@@ -70,7 +70,10 @@ def test_tiles_of_all_replicas_are_the_samples_of_a_step(cases, augmentation, nu
 def test_replicas_of_one_process_take_turns(cases):
     tiles = TilePipeline(samples=samples_of(cases, last_step=1), grid=CUT, num_replicas=2)
     both = [int(tile["tile"][0]) for tile in tiles(range(2))]
-    alone = [[int(tile["tile"][0]) for tile in tiles(range(one, one + 1))] for one in range(2)]
+    alone = [
+        [int(tile["tile"][0]) for tile in tiles(range(replica, replica + 1))]
+        for replica in range(2)
+    ]
     assert both == [number for pair in zip(*alone, strict=True) for number in pair]
 
 
@@ -80,7 +83,7 @@ def test_devices_of_a_replica_take_the_same_tiles_several_at_a_time(cases):
         tiles = TilePipeline(samples=samples, grid=CUT, num_replicas=2, **changed)
         return list(tiles(devices))
 
-    single = [fed(range(one, one + 1)) for one in range(2)]
+    single = [fed(range(replica, replica + 1)) for replica in range(2)]
     # Two replicas of two stages, in one process: passes of three tiles take turns.
     taken = fed(range(4), pass_tiles=3, stages=2)
     assert len(taken) == 2 * 2 * 4
@@ -88,7 +91,7 @@ def test_devices_of_a_replica_take_the_same_tiles_several_at_a_time(cases):
         replica, number = at // 2 % 2, at // 4
         expected = single[replica][3 * number : 3 * number + 3]
         for name, value in batch.items():
-            rows = np.concatenate([one[name] for one in expected])
+            rows = np.concatenate([tile[name] for tile in expected])
             np.testing.assert_array_equal(value, rows)
 
 

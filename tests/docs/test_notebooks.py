@@ -78,7 +78,7 @@ def executed(name, folder, **parameters):
 
 
 def outputs(notebook):
-    return [one for cell in notebook.cells for one in cell.get("outputs", ())]
+    return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
 
 def printed(notebook):

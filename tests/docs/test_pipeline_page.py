@@ -25,7 +25,10 @@ def test_networks_have_the_published_number_of_layers(name, layers):
     # Theirs has one more for each skip.
     assert len(nodes) + sum(node.name.endswith("_pooling") for node in nodes) == layers
     published = [
-        one.layers for row in SCRIPT["ROWS"] if row.model == name for one in row.published.values()
+        published.layers
+        for row in SCRIPT["ROWS"]
+        if row.model == name
+        for published in row.published.values()
     ]
     assert published
     assert {sum(cut) for cut in published} == {layers}
@@ -54,7 +57,7 @@ def test_the_snippet_runs_a_step():
     (snippet,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     names: dict = {}
     exec(compile(snippet, "docs/pipeline.md", "exec"), names)
-    model, images, masks = (names[one] for one in ("model", "images", "masks"))
+    model, images, masks = (names[part] for part in ("model", "images", "masks"))
     whole = names["loss"](masks, model(images, training=True))
     assert float(names["value"]) == pytest.approx(float(whole), rel=1e-5)
     assert len(names["gradients"]) == len(model.trainable_variables)

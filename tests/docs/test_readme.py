@@ -7,8 +7,10 @@ import subprocess
 import sys
 import tomllib
 
+import numpy as np
 import pytest
 from paths import ROOT
+from PIL import Image
 
 from tfunet import exit_codes
 from tfunet.cli import main
@@ -29,7 +31,16 @@ PAGES = [
     "docs/training.md",
 ]
 # Set-up and the whole suite: they are what runs this test.
-BY_HAND = ("make demo", "make test")
+BY_HAND = ("make env", "make demo", "make test")
+# What makes a run on the reader's own images short; other runs are on generated ones.
+OWN_DATA = [
+    "--model_options.levels",
+    "2",
+    "--model_options.filters",
+    "4",
+    "--patches_per_case",
+    "2",
+]
 
 
 def blocks(page, language):
@@ -51,7 +62,24 @@ def place(tmp_path_factory):
             name = re.match(r"# (\S+)\n", block)
             if name:
                 (folder / name[1]).write_text(block)
+    write_own_data(folder)
     return folder
+
+
+def write_own_data(folder):
+    """Write the images and masks that the README begins with, and new images."""
+    rng = np.random.default_rng(0)
+    rows, columns = np.mgrid[:64, :64]
+    for name in ("mydata/images", "mydata/masks", "new"):
+        (folder / name).mkdir(parents=True)
+    for number in range(10):
+        cell = (rows - rng.integers(16, 48)) ** 2 + (columns - 32) ** 2 < 144
+        image = (rng.normal(60, 10, cell.shape) + 100 * cell).clip(0, 255).astype(np.uint8)
+        if number < 8:
+            Image.fromarray(image).save(folder / f"mydata/images/{number}.png")
+            Image.fromarray(np.uint8(255 * cell)).save(folder / f"mydata/masks/{number}.png")
+        else:
+            Image.fromarray(image).save(folder / f"new/{number}.png")
 
 
 def run(arguments, place, **environment):
@@ -81,6 +109,10 @@ def test_command_works(page, command, place, monkeypatch):
         monkeypatch.chdir(place)
         monkeypatch.setenv("TFUNET_CACHE", str(place / "cache"))
         assert main(rest) == exit_codes.OK
+        return
+    if "run.toml" in rest:
+        ended = run([sys.executable, "-m", "tfunet", *rest, *OWN_DATA], place)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
         return
     more = ["--data_options.num_cases", "10", "--data_options.size", "32"]
     # A network of the page's own, or one that has to fill memory, stays as it is.

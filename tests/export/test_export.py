@@ -33,13 +33,13 @@ def entries(trial):
 
 def test_mlperf_lines_tell_the_run_in_order(trial):
     lines = entries(trial)
-    assert [one["time_ms"] for one in lines] == sorted(one["time_ms"] for one in lines)
-    values = {one["key"]: one["value"] for one in lines}
+    assert [line["time_ms"] for line in lines] == sorted(line["time_ms"] for line in lines)
+    values = {line["key"]: line["value"] for line in lines}
     assert values["global_batch_size"] == trial.config.global_samples
     assert values["eval_samples"] == len(RunFolder(trial.folder).read_split()["validation"])
     assert values["eval_accuracy"] == pytest.approx(trial.result.mean_dice)
     epochs = read_rows(trial.folder / "epochs.csv")
-    spent = [one["time_ms"] for one in lines if one["key"] in ("epoch_start", "epoch_stop")]
+    spent = [line["time_ms"] for line in lines if line["key"] in ("epoch_start", "epoch_stop")]
     assert spent[1] - spent[0] == pytest.approx(1000 * float(epochs[0]["training_seconds"]), abs=1)
     assert len(spent) == 2 * len(epochs)
     assert lines[-1]["key"] == "run_stop"

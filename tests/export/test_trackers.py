@@ -122,7 +122,7 @@ def test_a_sweep_is_put_into_a_file_store(sweep, tmp_path, capsys):
     from mlflow import MlflowClient
 
     client = MlflowClient((tmp_path / "store").as_uri())
-    (experiment,) = [one for one in client.search_experiments() if one.name == "study"]
+    (experiment,) = [found for found in client.search_experiments() if found.name == "study"]
     runs = client.search_runs([experiment.experiment_id])
     by_name = {run.info.run_name: run for run in runs}
     assert sorted(by_name) == sorted([done.name, failed.name])
@@ -138,7 +138,7 @@ def test_a_sweep_is_put_into_a_file_store(sweep, tmp_path, capsys):
         rows = read_rows(done / "epochs.csv")
         expected = [(int(row["steps"]), float(row[name])) for row in rows if row[name]]
         # Epochs without an evaluation have no score.
-        assert [(one.step, one.value) for one in history] == expected
+        assert [(point.step, point.value) for point in history] == expected
 
 
 def started(names, folder, wait_seconds=SECONDS):
@@ -217,7 +217,7 @@ def test_a_server_is_told_and_may_die(sweep, tmp_path, monkeypatch):
         (run,) = client.search_runs([experiment.experiment_id])
         assert run.info.run_name == folder.name
         history = client.get_metric_history(run.info.run_id, "loss")
-        assert [one.value for one in history] == [
+        assert [point.value for point in history] == [
             float(row["loss"]) for row in read_rows(folder / "epochs.csv")
         ]
     finally:

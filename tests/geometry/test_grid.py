@@ -49,10 +49,10 @@ def test_no_grid_that_fits_has_less_redundancy(most_pixels):
         for tiles in itertools.product(range(1, 25), range(1, 17))
     ]
     fitting = [
-        one.redundancy
-        for one in every
-        if one.largest_window[0] * one.largest_window[1] <= most_pixels
-        and not one.is_finer_than_halo
+        candidate.redundancy
+        for candidate in every
+        if candidate.largest_window[0] * candidate.largest_window[1] <= most_pixels
+        and not candidate.is_finer_than_halo
     ]
     if not fitting:
         assert best is None

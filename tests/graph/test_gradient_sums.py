@@ -55,8 +55,8 @@ def test_sums_of_a_large_step_are_added_in_the_order_of_its_graph():
     supported, kinds = trained(support)
     assert support.gives_up
     assert "TemporaryVariable" not in kinds
-    for one, other in zip(weights, supported, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for weight, other in zip(weights, supported, strict=True):
+        np.testing.assert_array_equal(weight, other)
 
 
 def test_step_is_as_it_was_where_it_is_not_wanted():

@@ -106,14 +106,14 @@ def in_slabs(op, slabs, height):
     for begin in range(0, slabs.rows, height):
         end = min(slabs.rows, begin + height)
         taken = []
-        for one, reach in zip(op.inputs, slabs.inputs, strict=True):
+        for tensor, reach in zip(op.inputs, slabs.inputs, strict=True):
             if reach is None:
-                taken.append(one)
+                taken.append(tensor)
             else:
                 first, last = reach.rows(begin, end)
-                one = with_rows(one)
-                assert 0 <= first < last <= one.shape[1]
-                taken.append(one[:, first:last])
+                tensor = with_rows(tensor)
+                assert 0 <= first < last <= tensor.shape[1]
+                taken.append(tensor[:, first:last])
         parts.append(slab_ops.make(op, slabs, taken, begin, end))
     return [
         tf.add_n(list(given)) if reach is None else tf.concat(given, axis=1)

@@ -19,7 +19,7 @@ def values(predicted, truth, spacing=None, names=NAMES):
 
 def box(shape, *ranges):
     mask = np.zeros(shape, bool)
-    mask[tuple(slice(*one) for one in ranges)] = True
+    mask[tuple(slice(*bounds) for bounds in ranges)] = True
     return mask
 
 
@@ -112,14 +112,24 @@ def test_an_overlap_that_would_match_two_objects_is_refused(name):
 @pytest.mark.parametrize(
     ("predicted", "truth", "expected"),
     [
-        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1]),
+        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1]),
         # No surface to measure to: no distance. Nothing predicted has no precision.
         (
             False,
             True,
-            [0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0, 0],
+            [
+                *(0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0),
+                *(0, 1, *2 * [math.nan], 0),
+            ],
         ),
-        (True, False, [0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0, 0]),
+        (
+            True,
+            False,
+            [
+                *(0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0),
+                *(0, 1, *2 * [math.nan], 0),
+            ],
+        ),
     ],
 )
 def test_empty_masks(predicted, truth, expected):
@@ -149,7 +159,7 @@ def sphere(radius, centre, spacing=(1.0, 1.0, 1.0)):
     ],
 )
 def test_values_that_monai_publishes(first, second, spacing, name, expected):
-    spheres = (sphere(*one, spacing or (1.0, 1.0, 1.0)) for one in (first, second))
+    spheres = (sphere(*ball, spacing or (1.0, 1.0, 1.0)) for ball in (first, second))
     found = values(*spheres, spacing, [name])
     assert found[name] == pytest.approx(expected, rel=1e-6)
 
@@ -173,7 +183,7 @@ def test_random_masks_by_brute_force():
         assert found == pytest.approx(
             {
                 "hd": max(map(np.max, pair)),
-                "hd95": max(np.percentile(one, 95) for one in pair),
+                "hd95": max(np.percentile(distances, 95) for distances in pair),
                 "assd": np.concatenate(pair).mean(),
                 "nsd@1.5mm": (np.concatenate(pair) <= 1.5).mean(),
             },

@@ -34,11 +34,11 @@ def powercap(tmp_path):
 
 def test_only_packages_are_counted(powercap):
     found = package_counters(powercap.root)
-    assert [one.name for one in found] == ["package-0", "package-1-die-0"]
+    assert [counter.name for counter in found] == ["package-0", "package-1-die-0"]
     powercap.set("intel-rapl:1", 2_500_000)
-    assert [one.read() for one in found] == [0.001, 2.5]
+    assert [counter.read() for counter in found] == [0.001, 2.5]
     assert found[0].range_joules == pytest.approx(262_143.32885)
-    assert all(one.is_package for one in found)
+    assert all(counter.is_package for counter in found)
 
 
 def test_without_powercap_there_is_no_counter(tmp_path):
@@ -49,12 +49,12 @@ def test_without_powercap_there_is_no_counter(tmp_path):
 @pytest.mark.parametrize("content", ["", "many\n"])
 def test_a_counter_without_a_number_is_not_readable(powercap, content):
     powercap.file("intel-rapl:0").write_text(content)
-    assert [is_readable(one) for one in package_counters(powercap.root)] == [False, True]
+    assert [is_readable(counter) for counter in package_counters(powercap.root)] == [False, True]
 
 
 def test_a_zone_without_its_range_is_no_counter(powercap):
     (powercap.root / "intel-rapl:0/max_energy_range_uj").write_text("\n")
-    assert [one.name for one in package_counters(powercap.root)] == ["package-1-die-0"]
+    assert [counter.name for counter in package_counters(powercap.root)] == ["package-1-die-0"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,9 @@ def test_a_counter_that_starts_again_loses_nothing(before, after, joules):
 
 
 def meter_of(powercap, **options):
-    return Meter([one for one in package_counters(powercap.root) if is_readable(one)], **options)
+    return Meter(
+        [counter for counter in package_counters(powercap.root) if is_readable(counter)], **options
+    )
 
 
 def test_a_meter_sums_packages_and_turns(powercap):
@@ -137,9 +139,9 @@ def nvml(init=0):
 
 def test_gpus_tell_millijoules():
     found = gpu_counters(nvml())
-    assert [one.name for one in found if is_readable(one)] == ["GPU 0", "GPU 2"]
+    assert [counter.name for counter in found if is_readable(counter)] == ["GPU 0", "GPU 2"]
     assert found[0].read() == 5_000_000_000.25
-    assert not any(one.is_package for one in found)
+    assert not any(counter.is_package for counter in found)
 
 
 def test_without_nvml_there_is_no_gpu():
@@ -152,8 +154,8 @@ def test_gpus_are_counted_only_for_a_run_that_uses_them(powercap, monkeypatch):
     monkeypatch.setenv("TFUNET_POWERCAP", str(powercap.root))
     monkeypatch.setattr(energy, "load_nvml", nvml)
     packages = ["package-0", "package-1-die-0"]
-    assert [one.name for one in counters(with_gpus=False)] == packages
-    assert [one.name for one in counters(with_gpus=True)] == [*packages, "GPU 0", "GPU 2"]
+    assert [counter.name for counter in counters(with_gpus=False)] == packages
+    assert [counter.name for counter in counters(with_gpus=True)] == [*packages, "GPU 0", "GPU 2"]
 
 
 class Together:
@@ -251,7 +253,11 @@ def test_a_run_whose_checkpoint_does_not_tell_has_no_number(powercap, monkeypatc
 
 def test_processes_of_a_machine_share_its_number():
     assert machine_number() == machine_number() < 2**48
-    assert [is_first_of_machine([7.0, 9.0, 7.0], one) for one in range(3)] == [True, True, False]
+    assert [is_first_of_machine([7.0, 9.0, 7.0], replica) for replica in range(3)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_doctor_says_what_can_be_read_and_what_to_type(powercap):

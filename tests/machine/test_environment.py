@@ -71,7 +71,7 @@ def test_gpus_are_read_from_nvidia_smi(tmp_path, monkeypatch):
     line = "NVIDIA H100 80GB HBM3, 81559 MiB, 550.54.15, 00000000:19:00.0"
     program(tmp_path, "nvidia-smi", f'echo "0, {line}"; echo "1, {line}"')
     found = gpus()
-    assert [one["index"] for one in found] == ["0", "1"]
+    assert [gpu["index"] for gpu in found] == ["0", "1"]
     assert found[0]["name"] == "NVIDIA H100 80GB HBM3"
     assert found[0]["driver_version"] == "550.54.15"
     # It prints this to standard output, and fails.

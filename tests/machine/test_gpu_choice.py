@@ -26,7 +26,7 @@ def test_processes_of_a_host_take_different_gpus(hosts, replicas, num_gpus, firs
         Launch(process_index=i, process_count=len(hosts), num_replicas=replicas, addresses=hosts)
         for i in range(len(hosts))
     ]
-    assert [first_gpu(one, num_gpus) for one in launches] == first
+    assert [first_gpu(launch, num_gpus) for launch in launches] == first
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def _bytes_read_by_the_gradient(model: keras.Model) -> int:
     images = tf.TensorSpec((BATCH, *model.input.shape[1:]), "float32")
     operations = gradients.get_concrete_function(images).graph.get_operations()
     # In the order of their making: the model first, then the gradient.
-    first = next(i for i, one in enumerate(operations) if one.name.startswith("gradient_tape/"))
+    first = next(i for i, op in enumerate(operations) if op.name.startswith("gradient_tape/"))
     forward = {operation.name for operation in operations[:first]}
     kept = {
         tensor.ref(): tensor

@@ -61,9 +61,9 @@ def test_the_loss_is_the_weighted_mean_of_all_resolutions(shape, float64):
     generator = np.random.default_rng(1)
     image = generator.normal(size=(2, *shape))
     mask = generator.integers(0, 3, (2, *shape[:-1]))
-    logits = [one.numpy() for one in model(image, training=True)]
+    logits = [level.numpy() for level in model(image, training=True)]
     # Four levels on the way up, of which nnU-Net leaves out the lowest.
-    assert [one.shape[1:-1] for one in logits] == [
+    assert [level.shape[1:-1] for level in logits] == [
         tuple(size // factor for size in shape[:-1]) for factor in (1, 2, 4)
     ]
     masks = [mask, nearest(mask, 2), nearest(mask, 4)]
@@ -75,11 +75,11 @@ def test_the_loss_is_the_weighted_mean_of_all_resolutions(shape, float64):
         return float(model.compute_loss(image, tf.constant(mask), list(map(tf.constant, logits))))
 
     of_level = [crossentropy(*pair) for pair in pairs]
-    expected = sum(weight * one for weight, one in zip(weights, of_level, strict=True))
+    expected = sum(weight * value for weight, value in zip(weights, of_level, strict=True))
     sparse = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     assert of(sparse) == pytest.approx(expected, rel=1e-13)
-    both = [one + soft_dice(*pair) for one, pair in zip(of_level, pairs, strict=True)]
-    expected = sum(weight * one for weight, one in zip(weights, both, strict=True))
+    both = [value + soft_dice(*pair) for value, pair in zip(of_level, pairs, strict=True)]
+    expected = sum(weight * value for weight, value in zip(weights, both, strict=True))
     assert of(losses.DiceCrossEntropy()) == pytest.approx(expected, rel=1e-6)  # Ours is in float32.
 
 

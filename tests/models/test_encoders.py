@@ -74,9 +74,9 @@ def test_statistics_of_the_encoder_are_those_of_all_replicas():
     def synchronized(**changes):
         model = build_symbolic(lambda: build(**changes), precision="float32")
         layers = model.get_layer("encoder").layers
-        kinds = [one for one in layers if isinstance(one, keras.layers.BatchNormalization)]
+        kinds = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
         assert len(kinds) == 52
-        return {one.synchronized for one in kinds}
+        return {kind.synchronized for kind in kinds}
 
     assert synchronized() == {True}
     assert synchronized(encoder_synchronized=False) == {False}
@@ -150,7 +150,7 @@ def test_each_level_takes_the_last_tensor_of_its_size(name, levels, skips):
     model = build_symbolic(lambda: build(**options), precision="float32")
     found = []
     for level in range(len(skips)):
-        layers = [one for one in model.layers if one.name == f"up{level}_concatenation"]
+        layers = [layer for layer in model.layers if layer.name == f"up{level}_concatenation"]
         found.append(layers[0].input[0].shape[-1] if layers else None)
     assert found == skips
 

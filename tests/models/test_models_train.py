@@ -80,7 +80,7 @@ def test_same_seed_gives_the_same_weights_and_another_seed_others(name):
     for seed in (5, 5, 6):
         keras.utils.set_random_seed(seed)
         weights.append(_build(name).get_weights())
-    kernels = [index for index, one in enumerate(weights[0]) if one.ndim > 1]
+    kernels = [index for index, weight in enumerate(weights[0]) if weight.ndim > 1]
     for index in kernels:
         np.testing.assert_array_equal(weights[0][index], weights[1][index])
         assert not np.array_equal(weights[0][index], weights[2][index])
@@ -89,9 +89,9 @@ def test_same_seed_gives_the_same_weights_and_another_seed_others(name):
 def test_no_two_kernels_start_equal():
     # One initializer object for several layers would give each the same values.
     kernels = [weight.numpy() for weight in _build("unet 2D").weights if len(weight.shape) > 1]
-    for index, one in enumerate(kernels):
+    for index, kernel in enumerate(kernels):
         for other in kernels[:index]:
-            assert one.shape != other.shape or not np.array_equal(one, other)
+            assert kernel.shape != other.shape or not np.array_equal(kernel, other)
 
 
 def test_kernels_start_with_the_deviation_of_he():

@@ -29,7 +29,9 @@ def test_cicek_has_the_published_number_of_parameters_beside_batch_normalization
     model = build_symbolic(
         lambda: presets.cicek3d(image_shape=(64, 64, 64, 3), num_classes=3), precision="float32"
     )
-    normalizations = [one for one in model.layers if "Normalization" in type(one).__name__]
+    normalizations = [
+        operation for operation in model.layers if "Normalization" in type(operation).__name__
+    ]
     assert len(normalizations) == 14
     inside = sum(layer.count_params() for layer in normalizations)
     assert model.count_params() - inside == 19_069_955

@@ -28,7 +28,7 @@ def test_devices_of_a_group_have_a_stage_and_in_it_a_part():
     assert mesh.line(device, 1) == [27, 28, 29]
     assert mesh.column(device) == [22, 28, 34]
     assert mesh.holders(1) == [*range(6, 12), *range(24, 30)]
-    assert [one for one in range(36) if mesh.is_first(one)] == [0, 18]
+    assert [device for device in range(36) if mesh.is_first(device)] == [0, 18]
 
 
 def test_without_a_split_every_device_is_a_group():

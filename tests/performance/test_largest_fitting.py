@@ -29,9 +29,12 @@ def test_the_first_that_fits_with_the_largest_batch(memory):
     found = largest_fitting(WANTED, predict, memory * MIB, lambda candidate: 50)
     asked = len(predict.asked)
     # By trying all.
-    fitting = next(one for one in WANTED if predict(one) <= memory * MIB)
+    fitting = next(candidate for candidate in WANTED if predict(candidate) <= memory * MIB)
     batches = [Candidate(**{**vars(fitting), "batch": batch}) for batch in range(2, 51)]
-    best = max((one for one in batches if predict(one) <= memory * MIB), key=lambda one: one.batch)
+    best = max(
+        (candidate for candidate in batches if predict(candidate) <= memory * MIB),
+        key=lambda one: one.batch,
+    )
     assert found.candidate == best
     assert found.total_bytes == predict(best) <= memory * MIB
     assert asked <= 9

@@ -29,13 +29,16 @@ def known(request):
     model = symbolic_model(request.param, image_shape=(64, 64, 3), num_classes=2, options=options)
     chain = layer_costs(read_network(model), 2, DEVICE)
     with tf.Graph().as_default() as graph:
-        holders = [(one, tf.compat.v1.placeholder(one.dtype, one.shape)) for one in model.variables]
+        holders = [
+            (variable, tf.compat.v1.placeholder(variable.dtype, variable.shape))
+            for variable in model.variables
+        ]
         image = tf.compat.v1.placeholder(tf.float32, (2, 64, 64, 3))
         with keras.StatelessScope(holders, initialize_variables=False), tf.GradientTape() as tape:
             trained = [
                 holder
-                for one, holder in holders
-                if any(one is v for v in model.trainable_variables)
+                for variable, holder in holders
+                if any(variable is v for v in model.trainable_variables)
             ]
             tape.watch(trained)
             logits = model(image, training=True)
@@ -70,7 +73,7 @@ def test_times_of_layers_add_up_to_that_of_a_step(known):
 def test_parameters_are_those_of_the_model(known):
     model, chain, _ = known
     counted = chain.stage(0, len(chain.layers)).num_parameters
-    assert counted == sum(math.prod(one.shape) for one in model.weights)
+    assert counted == sum(math.prod(weight.shape) for weight in model.weights)
     halves = chain.stages([0, len(chain.layers) // 2, len(chain.layers)])
     assert sum(half.num_parameters for half in halves) == counted
 

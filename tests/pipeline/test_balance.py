@@ -15,13 +15,13 @@ def chain(seconds, **columns):
     layers = tuple(
         ChainLayer(
             name=f"layer{at}",
-            forward_seconds=one / 3,
-            backward_seconds=2 * one / 3,
+            forward_seconds=duration / 3,
+            backward_seconds=2 * duration / 3,
             reads=(at,),
             makes=(at + 1,),
             **{name: column[at] for name, column in columns.items()},
         )
-        for at, one in enumerate(seconds)
+        for at, duration in enumerate(seconds)
     )
     return Chain(layers=layers, tensor_bytes=[1] * (len(seconds) + 1), inputs=frozenset([0]))
 
@@ -101,21 +101,23 @@ def test_no_cut_is_better(seed):
 
             def fits(cuts, live=live, limit=limit):
                 stages = network.stages(cuts)
-                needs = [one.memory_bytes(number) for one, number in zip(stages, live, strict=True)]
+                needs = [
+                    stage.memory_bytes(number) for stage, number in zip(stages, live, strict=True)
+                ]
                 return limit is None or max(needs) <= limit
 
-            cuts = [one for one in all_cuts(network, parts) if fits(one)]
+            cuts = [cut for cut in all_cuts(network, parts) if fits(cut)]
             if not cuts:
                 with pytest.raises(NoBalanceError, match="the largest needs"):
                     balance(network, parts, live=live, memory_bytes=limit)
                 continue
             found = balance(network, parts, live=live, memory_bytes=limit)
-            slowest = [max(one.seconds for one in network.stages(each)) for each in cuts]
+            slowest = [max(part.seconds for part in network.stages(each)) for each in cuts]
             assert max(found.seconds) == pytest.approx(min(slowest), rel=1e-12)
             assert fits(found.cuts)
 
             def traffic(each):
-                return sum(sum(one.receives.values()) for one in network.stages(each))
+                return sum(sum(stage.receives.values()) for stage in network.stages(each))
 
             as_good = [
                 each
@@ -136,24 +138,24 @@ def test_no_cut_is_better_where_stages_recompute(seed):
         def memory(cuts, live=live, shares=shares):
             stages = network.stages(cuts)
             return max(
-                one.memory_bytes(number, recompute=share > 0)
-                for one, number, share in zip(stages, live, shares, strict=True)
+                stage.memory_bytes(number, recompute=share > 0)
+                for stage, number, share in zip(stages, live, shares, strict=True)
             )
 
         def slowest(cuts, shares=shares):
             stages = network.stages(cuts)
             return max(
-                one.seconds + share * one.forward_seconds
-                for one, share in zip(stages, shares, strict=True)
+                stage.seconds + share * stage.forward_seconds
+                for stage, share in zip(stages, shares, strict=True)
             )
 
         for limit in (None, 40, 60):
             given = {"live": live, "memory_bytes": limit, "recomputed": shares}
             cuts = [
-                one for one in all_cuts(network, parts) if limit is None or memory(one) <= limit
+                cut for cut in all_cuts(network, parts) if limit is None or memory(cut) <= limit
             ]
             if not cuts:
-                least = min(memory(one) for one in all_cuts(network, parts)) / 2**20
+                least = min(memory(cut) for cut in all_cuts(network, parts)) / 2**20
                 with pytest.raises(NoBalanceError, match=f"needs {least:,.0f} MiB.*recompute"):
                     balance(network, parts, **given)
                 continue
@@ -242,8 +244,8 @@ def test_no_cut_around_a_split_stage_is_better(seed):
     for parts in range(1, devices - found.width + 2):
         for cuts in all_cuts(network, parts):
             seconds = [
-                one.seconds / (found.width if one.begin <= slowest < one.end else 1)
-                for one in network.stages(cuts)
+                stage.seconds / (found.width if stage.begin <= slowest < stage.end else 1)
+                for stage in network.stages(cuts)
             ]
             results.append(max(seconds))
     assert found.split_imbalance == pytest.approx(min(results) * devices / sum(times))

@@ -74,7 +74,7 @@ def encoded():
 
 
 NETWORKS = {
-    one.__name__: one for one in (noisy, twice_dropped, small_unet, quiet, watched, encoded)
+    build.__name__: build for build in (noisy, twice_dropped, small_unet, quiet, watched, encoded)
 }
 # Between these its layer that is called twice is in one stage.
 CUTS = {"twice_dropped": [0, 4, 6]}
@@ -111,7 +111,9 @@ def on_one_device(name, loss=loss):
     for images, targets in batches(model):
         with tf.GradientTape() as tape:
             value = loss(targets, model(images, training=True)) + sum(model.losses)
-        optimizer.apply(tape.gradient(value, [one.value for one in model.trainable_variables]))
+        optimizer.apply(
+            tape.gradient(value, [variable.value for variable in model.trainable_variables])
+        )
         values.append(float(value))
     images = batches(model)[0][0]
     return model, values, model(tf.concat([images, images[:3]], 0), training=False)
@@ -168,7 +170,7 @@ def in_stages(
 
 
 def difference(model, other):
-    largest = max(np.abs(one.numpy()).max() for one in other.trainable_variables)
+    largest = max(np.abs(variable.numpy()).max() for variable in other.trainable_variables)
     pairs = zip(model.trainable_variables, other.trainable_variables, strict=True)
     return max(np.abs(one.numpy() - two.numpy()).max() for one, two in pairs) / largest
 
@@ -195,12 +197,12 @@ def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batche
     assert difference(model, expected) <= 1e-12
     if micro_batches == 1 or name == "watched":  # Each layer is given what it is on one device.
         pairs = zip(model.non_trainable_variables, expected.non_trainable_variables, strict=True)
-        for one, two in pairs:
-            np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-10)
-    states = [one for one in expected.variables if "seed_generator" in one.path]
-    for one, two in zip(model.variables, expected.variables, strict=True):
+        for variable, two in pairs:
+            np.testing.assert_allclose(variable.numpy(), two.numpy(), rtol=1e-10)
+    states = [variable for variable in expected.variables if "seed_generator" in variable.path]
+    for variable, two in zip(model.variables, expected.variables, strict=True):
         if any(two is state for state in states):
-            np.testing.assert_array_equal(one.numpy(), two.numpy())
+            np.testing.assert_array_equal(variable.numpy(), two.numpy())
     for losses, predicted in results:
         np.testing.assert_allclose(losses, values, rtol=1e-12)
         np.testing.assert_allclose(predicted, output, rtol=0, atol=1e-12)
@@ -221,7 +223,7 @@ def test_two_pipelines_side_by_side_are_one_device_with_both_batches():
     models, results = in_stages("quiet", Mesh(groups=2, stages=2), "1f1b", 2)
     assert difference(models[0], expected) <= 1e-12
     assert difference(models[1], models[0]) == 0
-    np.testing.assert_allclose(np.mean([one for one, _ in results], axis=0), values, rtol=1e-12)
+    np.testing.assert_allclose(np.mean([loss for loss, _ in results], axis=0), values, rtol=1e-12)
 
 
 # Equal stages wait (p - 1) times for both passes of a micro-batch.
@@ -258,13 +260,13 @@ def test_the_bubble_follows_from_the_times_of_passes(mesh, schedule, slow, bubbl
 
 
 def lost_value(_, came):
-    flat = {at: one for at, one in came.items() if one.shape.rank == 1}
-    return {**came, **{at: tf.concat([one[:-1], [0.0]], 0) for at, one in flat.items()}}
+    flat = {at: tensor for at, tensor in came.items() if tensor.shape.rank == 1}
+    return {**came, **{at: tf.concat([tensor[:-1], [0.0]], 0) for at, tensor in flat.items()}}
 
 
 def lost_gradients(stage, came):
-    is_lost = stage == 0 and all(one.shape.rank == 1 for one in came.values())
-    return {at: tf.zeros_like(one) for at, one in came.items()} if is_lost else came
+    is_lost = stage == 0 and all(tensor.shape.rank == 1 for tensor in came.values())
+    return {at: tf.zeros_like(tensor) for at, tensor in came.items()} if is_lost else came
 
 
 @pytest.mark.parametrize("change", [lost_value, lost_gradients])
@@ -277,7 +279,7 @@ def test_a_broken_exchange_is_found(change):
 def ancestors(op):
     seen, left = set(), [op]
     while left:
-        for before in (*(one.op for one in left[-1].inputs), *left.pop().control_inputs):
+        for before in (*(tensor.op for tensor in left[-1].inputs), *left.pop().control_inputs):
             if before not in seen:
                 seen.add(before)
                 left.append(before)

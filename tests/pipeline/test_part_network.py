@@ -67,7 +67,7 @@ def numbers():
     return keras.Model(image, layers.Dense(3)(layers.Dropout(0.3, seed=1)(x)))
 
 
-NETWORKS = {one.__name__: one for one in (mixed, normalized, quiet, numbers)}
+NETWORKS = {build.__name__: build for build in (mixed, normalized, quiet, numbers)}
 
 
 class MeanSquare(keras.Loss):
@@ -96,7 +96,9 @@ def on_one_device(name):
     for images, targets in batches(model):
         with tf.GradientTape() as tape:
             value = loss(targets, model(images, training=True)) + sum(model.losses)
-        optimizer.apply(tape.gradient(value, [one.value for one in model.trainable_variables]))
+        optimizer.apply(
+            tape.gradient(value, [variable.value for variable in model.trainable_variables])
+        )
         values.append(float(value))
     return model, values, model(batches(model)[0][0], training=False)
 
@@ -147,11 +149,11 @@ def together(name, mesh, schedule, micro_batches, *, recompute=False, halo=as_it
             optimizer.apply(gradients, stage.variables)
             values.append(float(value))
         predicted = split.whole_output(stage.predict(own(data[0][0])), members)
-        numbers = {id(one): at for at, one in enumerate(model.variables)}
+        numbers = {id(variable): at for at, variable in enumerate(model.variables)}
         held = {
-            numbers[id(one)]: one.numpy()
+            numbers[id(variable)]: variable.numpy()
             for step in stage.steps.values()
-            for one in (*step.variables, *step.states)
+            for variable in (*step.variables, *step.states)
         }
         return held, values, predicted
 
@@ -160,8 +162,8 @@ def together(name, mesh, schedule, micro_batches, *, recompute=False, halo=as_it
 
 def differences(held, model):
     """Return the largest difference of a weight, as a share of the largest, and of a state."""
-    largest = max(np.abs(one.numpy()).max() for one in model.trainable_variables)
-    trained = {id(one) for one in model.trainable_variables}
+    largest = max(np.abs(variable.numpy()).max() for variable in model.trainable_variables)
+    trained = {id(variable) for variable in model.trainable_variables}
     apart = {True: [0.0], False: [0.0]}
     for at, value in held.items():
         one = model.variables[at]

@@ -23,8 +23,8 @@ def drawn(made, num_stages):
     return [
         "|".join(
             "".join(
-                str(one.micro_batch) if one.kind == "forward" else letters[one.micro_batch]
-                for one in turn.actions[stage]
+                str(action.micro_batch) if action.kind == "forward" else letters[action.micro_batch]
+                for action in turn.actions[stage]
             )
             for turn in made
         )
@@ -58,7 +58,9 @@ def test_every_pass_has_what_it_reads_and_nothing_is_sent_twice(orders, num_stag
             for action in actions:
                 assert arrived.issuperset(traffic.needs(action))
                 done[stage].append(action)
-        made = [one for actions in turn.actions for act in actions for one in traffic.sends(act)]
+        made = [
+            message for actions in turn.actions for act in actions for message in traffic.sends(act)
+        ]
         assert sorted(made) == sorted(turn.messages)
         assert arrived.isdisjoint(turn.messages)
         arrived.update(turn.messages)
@@ -84,5 +86,5 @@ def test_what_goes_between_two_chunks_of_a_device_is_not_sent(num_devices, count
     assert tuple(map(tuple, done)) == orders
     assert len(sent) == len(set(sent))
     # The skip from the first chunk to the last stays on the first device.
-    assert {devices[one.sender] == devices[one.receiver] for one in sent} <= {False}
+    assert {devices[message.sender] == devices[message.receiver] for message in sent} <= {False}
     assert len(sent) == 2 * count * (2 * num_devices - 2)

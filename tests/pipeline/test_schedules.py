@@ -186,7 +186,7 @@ def test_orders_of_training_do_every_pass_and_need_no_times(stages, micro):
         skips = list(itertools.combinations(range(len(devices)), 2))
         skips = [pair for pair in skips if pair[1] == pair[0] + 1 or draw.random() < 0.5]
         orders = training_orders(schedule, stages, micro, skips)
-        assert [{devices[one.chunk] for one in order} for order in orders] == [
+        assert [{devices[action.chunk] for action in order} for order in orders] == [
             {device} for device in range(stages)
         ]
         work = Work(

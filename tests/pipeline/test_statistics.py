@@ -46,7 +46,7 @@ def run(model, cuts, orders, images, **options):
 def moving(model):
     """Return the moving statistics of a model."""
     norms = batch_normalizations([model])
-    return [one.numpy() for norm in norms for one in (norm.moving_mean, norm.moving_variance)]
+    return [moment.numpy() for norm in norms for moment in (norm.moving_mean, norm.moving_variance)]
 
 
 def one_norm(**options):
@@ -64,10 +64,10 @@ def test_torchgpipes_case(chunks, momentum):
         alone(images, training=True)
         gradients = run(deferred, [0, 1], gpipe(1, chunks), images, deferred=True)
     # Outputs are those of micro-batches.
-    for one, two in zip(gradients, by_chunks, strict=True):
-        np.testing.assert_array_equal(one, two)
-    for one, two in zip(moving(deferred), moving(alone), strict=True):
-        np.testing.assert_allclose(one, two, rtol=0 if chunks == 1 else 1e-12)
+    for gradient, two in zip(gradients, by_chunks, strict=True):
+        np.testing.assert_array_equal(gradient, two)
+    for gradient, two in zip(moving(deferred), moving(alone), strict=True):
+        np.testing.assert_allclose(gradient, two, rtol=0 if chunks == 1 else 1e-12)
     np.testing.assert_allclose(
         deferred(images, training=False), alone(images, training=False), rtol=0, atol=1e-12
     )
@@ -104,7 +104,7 @@ def test_every_call_of_a_layer_counts_and_frozen_ones_do_not():
     assert len(moving(model)) == 8
     for one, two in zip(moving(model), moving(alone), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-12)
-    assert [np.ptp(one) for one in moving(model)].count(0.0) == 2  # Those of the frozen one.
+    assert [np.ptp(moment) for moment in moving(model)].count(0.0) == 2  # Those of the frozen one.
 
 
 class Seen(layers.Layer):
@@ -138,11 +138,11 @@ def test_statistics_are_those_of_the_whole_batch_in_every_stage():
         model = in_two_stages(seen)
         cuts, orders = [0, 3, 8], schedule(2, micro_batches)
         gradients = run(model, cuts, orders, images, deferred=True, recompute=recompute)
-        results.append([*gradients, *(one.numpy() for one in model.variables)])
+        results.append([*gradients, *(variable.numpy() for variable in model.variables)])
         assert len(seen.given) == micro_batches
     for others in results[1:]:
-        for one, two in zip(results[0], others, strict=True):
-            np.testing.assert_array_equal(one, two)
+        for result, two in zip(results[0], others, strict=True):
+            np.testing.assert_array_equal(result, two)
 
     @tf.function(autograph=False)
     def traced(batch):
@@ -158,9 +158,9 @@ def test_statistics_are_those_of_the_whole_batch_in_every_stage():
     keras.utils.set_random_seed(0)
     model = in_two_stages(Seen())
     gradients = traced(images)
-    again = [*gradients, *(one.numpy() for one in model.variables)]
-    for one, two in zip(results[0], again, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
+    again = [*gradients, *(variable.numpy() for variable in model.variables)]
+    for result, two in zip(results[0], again, strict=True):
+        np.testing.assert_allclose(result, two, rtol=1e-9, atol=1e-12)
 
 
 def test_statistics_of_half_precision_are_float32():

@@ -126,7 +126,9 @@ def free_cuts(network):
     """Return the cuts between which no variable is shared."""
     chain = Chain(
         layers=tuple(
-            ChainLayer(name=node.name, variables={id(one): None for one in node.variables})
+            ChainLayer(
+                name=node.name, variables={id(variable): None for variable in node.variables}
+            )
             for node in network.nodes
         ),
         tensor_bytes=[],
@@ -172,7 +174,7 @@ def test_gradients_are_those_of_the_whole_model(build, schedule, parts):
     value, pairs = step.run(orders_of(schedule, parts), [images], targets, loss)
     np.testing.assert_allclose(value, expected[0], rtol=1e-12)
     found = {id(variable): gradient for variable, gradient in pairs}
-    largest = max(float(tf.reduce_max(tf.abs(one))) for one in expected[1])
+    largest = max(float(tf.reduce_max(tf.abs(gradient))) for gradient in expected[1])
     assert len(found) == len(model.trainable_variables)
     for variable, gradient in zip(model.trainable_variables, expected[1], strict=True):
         difference = np.abs(found[id(variable)] - gradient).max()
@@ -183,8 +185,8 @@ def test_gradients_are_those_of_the_whole_model(build, schedule, parts):
 
 def micro_batches_of_the_whole(model, images, targets):
     parts = [
-        whole(model, *one)
-        for one in zip(
+        whole(model, *pair)
+        for pair in zip(
             tf.split(images, MICRO_BATCHES), tf.split(targets, MICRO_BATCHES), strict=True
         )
     ]
@@ -236,10 +238,10 @@ def test_a_traced_step_is_the_same(recompute):
     expected = whole(model, images, targets)
     np.testing.assert_allclose(value, expected[0], rtol=1e-12)
     by_name = {
-        variable.path: one
-        for variable, one in zip(model.trainable_variables, expected[1], strict=True)
+        variable.path: gradient
+        for variable, gradient in zip(model.trainable_variables, expected[1], strict=True)
     }
-    variables = [one for node in network.nodes for one in node.trainable_variables]
+    variables = [weight for node in network.nodes for weight in node.trainable_variables]
     for variable, gradient in zip(variables, gradients, strict=True):
         np.testing.assert_allclose(gradient, by_name[variable.path], rtol=1e-10, atol=1e-12)
 
@@ -320,7 +322,7 @@ def test_recomputed_passes_give_the_same_bits_and_change_no_state(schedule):
             orders = schedule(3, MICRO_BATCHES)
             value, pairs = step.run(orders, [images], targets, loss, recompute=recompute)
         gradients = [gradient for _, gradient in pairs]
-        results.append([value, *gradients, *(one.numpy() for one in model.variables)])
+        results.append([value, *gradients, *(variable.numpy() for variable in model.variables)])
         assert not any(stage.kept for stage in step.stages)
     for kept, recomputed in zip(*results, strict=True):
         np.testing.assert_array_equal(kept, recomputed)
@@ -361,11 +363,11 @@ def test_a_recomputed_stage_keeps_only_what_it_read(recompute):
         made = middle.forward(0, given, None)
         gc.collect()
         assert (seen.made[-1]() is None) == recompute
-    gradients = middle.backward(0, {at: tf.ones_like(one) for at, one in made.items()})
+    gradients = middle.backward(0, {at: tf.ones_like(tensor) for at, tensor in made.items()})
     assert len(gradients) == 1
     assert len(seen.made) == (3 if recompute else 2)
     gc.collect()
-    assert not any(one() is not None for one in seen.made)
+    assert not any(reference() is not None for reference in seen.made)
 
 
 class OwnDraw(layers.Layer):
@@ -425,7 +427,7 @@ def test_a_skip_over_any_cut(cuts, recompute):
     for schedule in (gpipe, one_f_one_b):
         orders = schedule(len(cuts) + 1, 3)
         value, pairs = step.run(orders, [images], images, square, recompute=recompute)
-        variables = [one.value for one in model.trainable_variables]
+        variables = [variable.value for variable in model.trainable_variables]
         with tf.GradientTape() as tape:
             expected = square(None, model(images, training=True))
         np.testing.assert_allclose(value, expected, rtol=1e-12)
@@ -450,7 +452,7 @@ def test_a_chain_of_dense_layers_is_the_same_in_stages():
     _, pairs = step.run(one_f_one_b(2, 4), [given], given, mean)
     with tf.GradientTape() as tape:
         value = mean(None, model(given))
-    expected = tape.gradient(value, [one.value for one in model.trainable_variables])
+    expected = tape.gradient(value, [variable.value for variable in model.trainable_variables])
     for (_, found), known in zip(pairs, expected, strict=True):
         np.testing.assert_allclose(found, known, rtol=0, atol=1e-12)
 
@@ -481,7 +483,7 @@ def test_a_perceptron_is_the_same_in_stages(schedule):
         with tf.GradientTape() as tape:
             value = squares(wanted, alone(given, training=True))
         variables = alone.trainable_variables
-        gradients = tape.gradient(value, [one.value for one in variables])
+        gradients = tape.gradient(value, [weight.value for weight in variables])
         for (_, found), known in zip(pairs, gradients, strict=True):
             if turn < 2:
                 np.testing.assert_allclose(found, known, rtol=1e-5, atol=4e-5)

@@ -89,13 +89,13 @@ class Steps:
 
         def step(images, truth):
             value, gradients, _ = stage.train(images, truth, loss)
-            known = [one for one in gradients if one is not None]
-            norm = tf.sqrt(tf.add_n([tf.reduce_sum(one**2) for one in known]))
-            return [value, *(one * (0.1 / norm) for one in known)]
+            known = [gradient for gradient in gradients if gradient is not None]
+            norm = tf.sqrt(tf.add_n([tf.reduce_sum(gradient**2) for gradient in known]))
+            return [value, *(gradient * (0.1 / norm) for gradient in known)]
 
         function = traced(step if support is None else taken_over(step, support._rewrite))
         before = [variable.numpy() for variable in self.model.variables]
-        made = [one.numpy() for one in in_order_of_graph(function)(self.images, self.truth)]
+        made = [tensor.numpy() for tensor in in_order_of_graph(function)(self.images, self.truth)]
         made += [variable.numpy() for variable in self.model.variables]
         for variable, value in zip(self.model.variables, before, strict=True):
             variable.assign(value)

@@ -53,7 +53,7 @@ def on_whole_samples():
     with tf.GradientTape() as tape:
         output = model(images, training=True)
         value = crossentropy()(masks, output) + sum(model.losses)
-    gradients = tape.gradient(value, [one.value for one in model.trainable_variables])
+    gradients = tape.gradient(value, [variable.value for variable in model.trainable_variables])
     return float(value), np.mean(np.argmax(output, -1) == masks), gradients
 
 
@@ -116,14 +116,15 @@ def on_tiles(mesh, schedule, micro_batches, *, recompute=False, halo=as_it_comes
             values.append(float(value))
             sums = [*map(tf.add, sums, gradients)] if sums else gradients
             for at, output in enumerate(outputs if stage.is_last else ()):
-                tile = {name: one[at : at + 1] for name, one in tiles.items()}
+                tile = {name: part[at : at + 1] for name, part in tiles.items()}
                 truth, logits = as_pixels(tile, tile["mask"]), as_pixels(tile, output)
                 right.append(np.argmax(logits, -1) == truth.numpy())
         passes = own_tiles // micro_batches
-        means = stage.averaged([one / passes for one in sums])
-        numbers = {id(one): at for at, one in enumerate(model.trainable_variables)}
+        means = stage.averaged([total / passes for total in sums])
+        numbers = {id(variable): at for at, variable in enumerate(model.trainable_variables)}
         held = {
-            numbers[id(one)]: mean.numpy() for one, mean in zip(stage.variables, means, strict=True)
+            numbers[id(variable)]: mean.numpy()
+            for variable, mean in zip(stage.variables, means, strict=True)
         }
         return held, np.mean(values), right
 
@@ -132,7 +133,7 @@ def on_tiles(mesh, schedule, micro_batches, *, recompute=False, halo=as_it_comes
 
 def difference(results, expected):
     """The largest of a gradient, as a share of the largest, on any device."""
-    largest = max(np.abs(one).max() for one in expected)
+    largest = max(np.abs(gradient).max() for gradient in expected)
     assert set.union(*(set(held) for held, _, _ in results)) == set(range(len(expected)))
     return max(
         np.abs(value - expected[at]).max() / largest

@@ -45,7 +45,7 @@ class Population:
         while self.running or self.waiting:
             self.steps += 1
             assert self.steps < MOST_STEPS, f"they wait for each other: {self.rows}"
-            for trainer in [one for one, step in self.waiting.items() if step <= self.steps]:
+            for trainer in [waiter for waiter, step in self.waiting.items() if step <= self.steps]:
                 del self.waiting[trainer]
                 self.running[trainer] = self.train(trainer)
             if not self.running:
@@ -88,7 +88,7 @@ class Population:
                     states = dict.fromkeys(needed, "awaited")
                     while "awaited" in states.values():
                         yield
-                        states = {one: meeting.state(round, one) for one in needed}
+                        states = {peer: meeting.state(round, peer) for peer in needed}
                     while not turn.take():
                         yield
                     theirs, giver = None, trainer
@@ -106,9 +106,9 @@ class Population:
                     yield
                     meeting.clear(
                         {
-                            past: [] if one is None else [one]
+                            past: [] if peer is None else [peer]
                             for past in meeting.rounds()
-                            for one in [partner(trainer, TRAINERS, seed=0, round=past)]
+                            for peer in [partner(trainer, TRAINERS, seed=0, round=past)]
                         }
                     )
                     yield

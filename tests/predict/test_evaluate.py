@@ -12,8 +12,10 @@ from PIL import Image
 
 from tfunet.bench.records.shown_cases import read_shown_cases
 from tfunet.cli import main
+from tfunet.config.case_metrics import case_metrics
 from tfunet.data.lazy_image import LazyImage, open_image
 from tfunet.data.shown_planes import in_8_bits, shown_channels
+from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice
 from tfunet.predict.overlay_picture import write_errors, write_overlay
 
@@ -75,13 +77,20 @@ def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
         """
     )
     command = ["evaluate", str(local_run), str(others / "others.toml"), "--no-overlay"]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    names = ("arand", "vi_split", "vi_merge", "cldice", "lesion_f1")
+    assert main([*command, "--out", str(tmp_path / "out"), "--metrics", ",".join(names)]) == 0
     labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
     assert labels[:, 32:].any()
     both = (labels & truth)[:, :32].sum()
     row = rows(tmp_path / "out/scores.csv")[0]
     assert int(row["true_positive"]) == both
     assert int(row["false_positive"]) == labels[:, :32].sum() - both
+    masks = [np.where(truth == 7, 0, values) for values in (labels, truth)]
+    values = measure(case_metrics(names), *masks, None)
+    assert [row[name] for name in names] == [str(value) for value in values]
+    labels[:, 32:] ^= 1
+    masks[0] = np.where(truth == 7, labels, masks[0])
+    assert measure(case_metrics(names), *masks, None) != values
 
 
 def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_path, capsys):

@@ -45,8 +45,8 @@ def meet(all_places, codes=None, noted=None, seconds=None, chief_comes_after=0.0
 
 def test_all_get_the_same_addresses_in_the_order_of_processes():
     met = meet(places(4))
-    assert len({one.addresses for one in met}) == 1
-    ports = [int(one.rpartition(":")[2]) for one in met[0].addresses]
+    assert len({side.addresses for side in met}) == 1
+    ports = [int(address.rpartition(":")[2]) for address in met[0].addresses]
     assert len(set(ports)) == 4
 
 
@@ -68,7 +68,7 @@ def test_another_run_at_the_same_port_is_refused(monkeypatch):
 
 
 def test_who_does_not_come_is_named_by_host_and_rank():
-    three = [replace(one, hosts=("127.0.0.1", "n2", "n10")) for one in places(3)]
+    three = [replace(place, hosts=("127.0.0.1", "n2", "n10")) for place in places(3)]
     # The chief's time ends after that of the one that came, which waits for its word.
     met = meet(three[:2], seconds={0: 4, 1: 4}, chief_comes_after=0.5)
     assert met[0] == "process 2 of 3 on n10 did not come within 4 s."
@@ -87,7 +87,7 @@ def test_who_hung_up_before_it_was_welcome_may_come_again(count):
         line.send({**hello, "address": "127.0.0.1:1"})
         line.close()
         met = list(pool.map(lambda place: Meeting(place, "code", [], SECRET, seconds=60), others))
-        assert {one.addresses for one in met} == {meeting.result(60).addresses}
+        assert {side.addresses for side in met} == {meeting.result(60).addresses}
         assert "127.0.0.1:1" not in met[0].addresses
 
 

@@ -185,9 +185,9 @@ def test_processes_that_met_end_when_one_is_stopped(stopped):
         is_stopped = psutil.Process(processes[stopped].pid).status() == psutil.STATUS_STOPPED
         assert is_stopped  # srun or mpirun ends it.
     finally:
-        for one in processes:
-            one.kill()
-            one.wait()
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def test_who_fails_because_another_is_stopped_is_not_blamed(tmp_path, monkeypatch):

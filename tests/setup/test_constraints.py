@@ -36,9 +36,9 @@ def all_requirements() -> list[Requirement]:
     setup = read_setup()
     extras = setup["options.extras_require"].values()
     return [
-        one
+        requirement
         for text in (setup["options"]["install_requires"], *extras)
-        for one in requirements(text)
+        for requirement in requirements(text)
     ]
 
 
@@ -98,11 +98,13 @@ def test_nothing_that_gets_installed_is_left_unpinned() -> None:
             needed = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        for one in map(Requirement, needed):
+        for wanted in map(Requirement, needed):
             extras = requirement.extras or {""}
-            if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in extras):
-                waiting.append(one)
-    installed = {canonicalize_name(one.name) for one in importlib.metadata.distributions()}
+            if wanted.marker is None or any(wanted.marker.evaluate({"extra": e}) for e in extras):
+                waiting.append(wanted)
+    installed = {
+        canonicalize_name(distribution.name) for distribution in importlib.metadata.distributions()
+    }
     for path in CONSTRAINTS:
         assert seen & installed <= set(pins(path)), path.name
 
@@ -121,7 +123,7 @@ def test_the_supported_versions_are_the_same_everywhere() -> None:
 def test_the_doctor_looks_for_packages_that_the_extras_name() -> None:
     extras = read_setup()["options.extras_require"]
     for extra, packages in EXTRAS.items():
-        named = {one.name for one in requirements(extras[extra])}
+        named = {requirement.name for requirement in requirements(extras[extra])}
         assert set(packages) | {"tensorflow-io"} == named | {"tensorflow-io"}
 
 
@@ -132,7 +134,9 @@ def hashed_pins(path: Path) -> dict[str, tuple[str, int]]:
     for line in text.splitlines():
         if not line.startswith("#"):
             pin, *hashes = line.split(" --hash=")
-            assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip()) for one in hashes), line
+            assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest.strip()) for digest in hashes), (
+                line
+            )
             name, version = pin.partition(";")[0].strip().split("==")
             found[canonicalize_name(name)] = version, len(hashes)
     return found
@@ -156,7 +160,7 @@ def test_the_engines_are_pinned_and_hashed_apart() -> None:
     pinned, hashed = pins(path), hashed_pins(path.with_suffix(".hashes"))
     assert {"maestrowf", "merlin", "celery", "redis"} < set(pinned)
     assert {name: version for name, (version, _) in hashed.items()} == pinned
-    wanted = {canonicalize_name(one.name) for one in all_requirements()}
+    wanted = {canonicalize_name(requirement.name) for requirement in all_requirements()}
     assert not wanted & {"maestrowf", "merlin", "celery"}
 
 
@@ -200,7 +204,7 @@ def test_a_package_is_locked_to_the_wheels_that_machines_take(tags: list[str], w
     files.append({**wheel(""), "filename": "some_thing-0.1-py36+-none-any.whl"})
     first, *hashes = lock().locked("some-thing", "1.0", files).split(" \\\n    ")
     assert sorted(hashes) == sorted(
-        f"--hash=sha256:{wheel(one)['hashes']['sha256']}" for one in tags
+        f"--hash=sha256:{wheel(tag)['hashes']['sha256']}" for tag in tags
     )
     marker = Requirement(first).marker
     places = [(python, machine) for python in PYTHONS for machine in ("aarch64", "x86_64")]

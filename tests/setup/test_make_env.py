@@ -279,27 +279,27 @@ def test_open_mpi_and_a_browser_are_installed_where_that_is_allowed(project: Pro
         return done.stdout
 
     wanted = ("sudo apt-get install libopenmpi-dev openmpi-bin", "sudo apt-get install chromium")
-    assert all(one in make(1000, f"echo $@ >>{calls}") for one in wanted)
+    assert all(command in make(1000, f"echo $@ >>{calls}") for command in wanted)
     assert not calls.exists()
     # The lists of packages are old.
     shown = make(0, f"echo $1 >>{calls}; [ $(sed -n '$=' {calls}) -gt 1 ]")
-    assert not any(one in shown for one in wanted)
+    assert not any(command in shown for command in wanted)
     assert calls.read_text().split() == ["install", "update", "install", "install"]
     # One that cannot be had keeps nobody from the other.
     shown = make(0, f"echo $@ >>{calls}; case $* in *chromium*) exit 1;; esac")
-    assert [one in shown for one in wanted] == [False, True]
+    assert [command in shown for command in wanted] == [False, True]
     assert "openmpi-bin" in calls.read_text()
     # A CI tries again, and fails for what it cannot have.
     (project.folder / "bin/sleep").symlink_to(str(shutil.which("true")))
     shown = make(0, f"echo $1 >>{calls}; [ $(sed -n '$=' {calls}) -gt 4 ]", CI="1")
-    assert not any(one in shown for one in wanted)
+    assert not any(command in shown for command in wanted)
     assert calls.read_text().split() == [*("install", "update") * 2, *("install",) * 2]
     shown = make(0, "case $* in *chromium*) exit 1;; esac", status=2, CI="1")
-    assert [one in shown for one in wanted] == [False, True]
+    assert [command in shown for command in wanted] == [False, True]
     shown = make(1000, "", status=2, CI="1")
-    assert all(one in shown for one in wanted)
+    assert all(command in shown for command in wanted)
     # Only what is missing.
     for program in ("mpicxx", "mpirun"):
         (project.folder / "bin" / program).symlink_to(str(shutil.which("sed")))
     shown = make(1000, "false")
-    assert [one in shown for one in wanted] == [False, True]
+    assert [command in shown for command in wanted] == [False, True]

@@ -80,7 +80,9 @@ class Cluster:
         self.addresses = {name: f"{self.network}.{name[1:]}" for name in NODES}
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         # A job of ours must not look like a step of the job that this test itself may run in.
-        for name in [one for one in self.environment if one.startswith(("SLURM_", "SBATCH_"))]:
+        for name in [
+            variable for variable in self.environment if variable.startswith(("SLURM_", "SBATCH_"))
+        ]:
             if name != "SLURM_CONF":
                 del self.environment[name]
         self._controller_port, *self._node_ports = _free_ports(1 + len(NODES))
@@ -106,7 +108,9 @@ class Cluster:
                 nodes=nodes,
             )
         )
-        files = {one: f"--{one}-file={self.folder}/munge.{one}" for one in ("key", "pid", "log")}
+        files = {
+            kind: f"--{kind}-file={self.folder}/munge.{kind}" for kind in ("key", "pid", "log")
+        }
         seed = f"--seed-file={self.folder}/munge.seed"
         socket_option = f"--socket={self.folder}/munge.socket"
         self._start(
@@ -181,7 +185,7 @@ class Cluster:
                     output = (self.folder / f"{name}.out").read_text()
                     raise RuntimeError(f"{name} ended with {daemon.returncode}: {output[-500:]}")
             if time.monotonic() > deadline:
-                logs = [one.read_text()[-2000:] for one in self.folder.glob("slurm*.log")]
+                logs = [file.read_text()[-2000:] for file in self.folder.glob("slurm*.log")]
                 raise RuntimeError(f"{what} did not start in {START_SECONDS} s:\n{''.join(logs)}")
             time.sleep(0.1)
 
@@ -220,8 +224,8 @@ def running_cluster():
 def remove_stale() -> None:
     """Take away what clusters of killed processes left."""
     text = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
-    folders = " ".join(one.name for one in Path(tempfile.gettempdir()).glob(f"{NAME}*"))
-    for number in {int(one) for one in re.findall(rf"{NAME}(\d+)", f"{text} {folders}")}:
+    folders = " ".join(folder.name for folder in Path(tempfile.gettempdir()).glob(f"{NAME}*"))
+    for number in {int(digits) for digits in re.findall(rf"{NAME}(\d+)", f"{text} {folders}")}:
         if not Path(f"/proc/{number}").exists():
             _remove(number)
 
@@ -288,9 +292,9 @@ def _host() -> str:
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("", 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def cluster(request):
 def on_cluster(cluster, tmp_path, monkeypatch):
     """A folder in which this process is a user of the cluster, as it is after a login."""
     monkeypatch.chdir(tmp_path)
-    for name in [one for one in os.environ if one.startswith(("SLURM_", "SBATCH_"))]:
+    for name in [variable for variable in os.environ if variable.startswith(("SLURM_", "SBATCH_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

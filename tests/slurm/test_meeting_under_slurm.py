@@ -64,10 +64,10 @@ def meet(cluster, tmp_path, monkeypatch):
 def test_all_processes_agree_on_who_is_where(cluster, meet, options, hosts):
     said = sorted((json.loads(line) for line in meet(*options)), key=lambda one: one["index"])
     # Where each is, by itself; where each believes the others are; where they can be reached.
-    assert [one["host"] for one in said] == hosts
-    assert all(one["hosts"] == hosts for one in said)
-    assert all(one["addresses"] == said[0]["addresses"] for one in said)
-    reached = [one.rpartition(":")[0] for one in said[0]["addresses"]]
+    assert [process["host"] for process in said] == hosts
+    assert all(process["hosts"] == hosts for process in said)
+    assert all(process["addresses"] == said[0]["addresses"] for process in said)
+    reached = [address.rpartition(":")[0] for address in said[0]["addresses"]]
     assert reached == [cluster.addresses[name] for name in hosts]
     assert len(set(said[0]["addresses"])) == len(hosts)
 
@@ -76,8 +76,8 @@ def test_the_components_of_a_heterogeneous_step_are_one_run(meet):
     script = (sys.executable, str(meet.script))
     lines = meet("-w", "n2", "-n2", *script, ":", "-w", "n10", "-n1")
     said = sorted((json.loads(line) for line in lines), key=lambda one: one["index"])
-    assert [one["host"] for one in said] == ["n2", "n2", "n10"]
-    assert all(one["hosts"] == ["n2", "n2", "n10"] for one in said)
+    assert [process["host"] for process in said] == ["n2", "n2", "n10"]
+    assert all(process["hosts"] == ["n2", "n2", "n10"] for process in said)
 
 
 def test_a_step_whose_hosts_slurm_does_not_say_is_refused(meet, tmp_path):
@@ -101,8 +101,8 @@ def test_mpirun_in_a_job_agrees_with_its_nodes(cluster, tmp_path, monkeypatch):
     wrap = f"mpirun {sys.executable} {tmp_path}/meet.py"
     cluster.run("sbatch", "--wait", *options, "--wrap", wrap)
     said = [json.loads(line) for line in (tmp_path / "out.txt").read_text().splitlines()]
-    assert {(one["index"], one["host"]) for one in said} == {(0, "n2"), (1, "n10")}
-    assert [one["hosts"] for one in said] == [["n2", "n10"]] * 2
+    assert {(process["index"], process["host"]) for process in said} == {(0, "n2"), (1, "n10")}
+    assert [process["hosts"] for process in said] == [["n2", "n10"]] * 2
 
 
 def test_the_process_that_does_not_come_is_named_with_its_node(meet, tmp_path):

@@ -81,18 +81,18 @@ class Sweep:
     def trials(self, logs=None):
         """The rows of `sweep status` by backend; that of Horovod over MPI is "mpi"."""
         rows = status(logs or self.logs)["trials"]
-        names = [one["trial"].split("-") for one in rows]
+        names = [row["trial"].split("-") for row in rows]
         return {
-            "mpi" if "mpi" in name else name[0]: one for name, one in zip(names, rows, strict=True)
+            "mpi" if "mpi" in name else name[0]: row for name, row in zip(names, rows, strict=True)
         }
 
     def states(self):
-        return {backend: one["state"] for backend, one in self.trials().items()}
+        return {backend: trial["state"] for backend, trial in self.trials().items()}
 
     def job(self, backend):
         """The array's number and place of a trial that is queued or runs."""
         words = self.trials()[backend]["reason"].replace(":", "").split()
-        return next(one for one in words if "_" in one)
+        return next(word for word in words if "_" in word)
 
     def wait_until_held(self, count):
         """Return once so many processes wait at their fifth step."""

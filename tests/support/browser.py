@@ -63,7 +63,7 @@ def shows_all(report, folder):
     assert (traced["errors"], traced["requests"]) == ([], [])
     assert not traced["wide"]  # Nothing but tables needs to be scrolled sideways.
     upwards, downwards = (
-        [float(one) for one in column if re.match(r"\d", one)] for column in traced["sorted"]
+        [float(cell) for cell in column if re.match(r"\d", cell)] for column in traced["sorted"]
     )
     assert upwards == sorted(upwards) == downwards[::-1]
     assert len(upwards) > 1

@@ -31,5 +31,5 @@ def write_log(path, seconds, epochs=200):
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADER)
-        for at, one in enumerate(times):
-            writer.writerow([at, f"{one:.6f}", "0.1", "0.001", "7535.47", "1.89", "0.96"])
+        for at, time in enumerate(times):
+            writer.writerow([at, f"{time:.6f}", "0.1", "0.001", "7535.47", "1.89", "0.96"])

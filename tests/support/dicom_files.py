@@ -113,7 +113,7 @@ def segmentation(masks, positions, numbers, *, kind="BINARY", shared_groups=None
     else:
         one = dataset(masks.astype(np.uint8), SegmentationStorage)
     one.SegmentationType = kind
-    one.SegmentSequence = [item(SegmentNumber=int(one)) for one in sorted(set(numbers))]
+    one.SegmentSequence = [item(SegmentNumber=int(segment)) for segment in sorted(set(numbers))]
     groups = {}
     if kind != "LABELMAP":
         identified = [{"ReferencedSegmentNumber": int(number)} for number in numbers]

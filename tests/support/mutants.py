@@ -22,7 +22,7 @@ def paths_in(value, at=()):
     if not isinstance(value, dict | list):
         return [at]
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    return [at, *(path for key, one in inner for path in paths_in(one, (*at, key)))]
+    return [at, *(path for key, value in inner for path in paths_in(value, (*at, key)))]
 
 
 def mutated_json(text, dice):

@@ -39,9 +39,9 @@ def peak_bytes(run):
         (path,) = Path(folder).glob("**/*.xplane.pb")
         allocations = read_allocations(path)
     held, total, most = {}, 0, 0
-    for one in allocations:
-        total += one.num_bytes if one.begins else -held.pop(one.address, 0)
-        held.update({one.address: one.num_bytes} if one.begins else {})
+    for allocation in allocations:
+        total += allocation.num_bytes if allocation.begins else -held.pop(allocation.address, 0)
+        held.update({allocation.address: allocation.num_bytes} if allocation.begins else {})
         most = max(most, total)
     return most
 
@@ -96,7 +96,9 @@ def slabs_between_looks():
     graph = convolved.get_concrete_function(*specs).graph
     ops = reader.in_order(graph.get_operations(), graph.outputs)
     read, _ = reader.read(ops, graph.outputs)
-    (doubled,) = (one for one in splittable(read) if ops[read.tensors[one].producer].type == "Mul")
+    (doubled,) = (
+        tensor for tensor in splittable(read) if ops[read.tensors[tensor].producer].type == "Mul"
+    )
     found = cut(read, {doubled})
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
@@ -111,7 +113,7 @@ def slabs_between_looks():
     )
     names = [name for _, name in began if name.startswith(("look", "slab/Conv3D"))]
     runs = "".join("l" if name.startswith("look") else "s" for name in names).split("l")
-    return slab_times.IN_A_ROW, [len(one) for one in runs if one]
+    return slab_times.IN_A_ROW, [len(turns) for turns in runs if turns]
 
 
 def main(size):

@@ -202,8 +202,8 @@ def _write_cases(
             top = counts[0]
             values.append((2 * top / (2 * top + counts[1] + counts[2]), top / sum(counts)))
         scores[region] = (
-            sum(one for one, _ in values) / len(values),
-            sum(one for _, one in values) / len(values),
+            sum(first for first, _ in values) / len(values),
+            sum(second for _, second in values) / len(values),
         )
     run.write_cases(rows)
     return scores

@@ -8,7 +8,7 @@ from tfunet.timing.spans import Spans
 
 
 def run_names(spans):
-    return [(one.step, one.name) for one in spans if one.name not in ("input", "all-reduce")]
+    return [(span.step, span.name) for span in spans if span.name not in ("input", "all-reduce")]
 
 
 def test_everything_from_the_start_on_is_in_one_span_after_another(tmp_path):
@@ -40,11 +40,11 @@ def test_everything_from_the_start_on_is_in_one_span_after_another(tmp_path):
         (3, "step"),
         (3, "evaluation"),
     ]
-    run = [one for one in found if one.name != "input"]
+    run = [span for span in found if span.name != "input"]
     for before, after in pairwise(run):
         assert before.begin_seconds + before.seconds == pytest.approx(after.begin_seconds)
     assert run[0].begin_seconds == 1000.0
-    (inside,) = [one for one in found if one.name == "input"]
+    (inside,) = [span for span in found if span.name == "input"]
     assert (inside.begin_seconds, inside.seconds) == (2000.0, 0.5)
 
 

@@ -75,7 +75,7 @@ def test_a_damaged_one_is_named(saved):
         elif number % 4 == 1:
             gone = dice.choice(list(arrays))
             facts = np.array([str(dice.choice(HOSTILE))])
-            others = {name: one for name, one in arrays.items() if name != gone}
+            others = {name: array for name, array in arrays.items() if name != gone}
             np.savez(content, **others, **({"facts": facts} if gone == "facts" else {}))
         else:
             facts = np.frombuffer(mutated_json(text, dice), np.uint8)

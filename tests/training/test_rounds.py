@@ -90,9 +90,9 @@ def values(model):
     """Return what changes hands."""
     metrics = {id(variable) for metric in model.metrics for variable in metric.variables}
     own = ("iteration", "learning_rate")
-    optimizer = [one for one in model.optimizer.variables if one.name not in own]
-    others = [one for one in model.variables if id(one) not in metrics]
-    return [one.numpy() for one in (*others, *optimizer)]
+    optimizer = [state for state in model.optimizer.variables if state.name not in own]
+    others = [weight for weight in model.variables if id(weight) not in metrics]
+    return [value.numpy() for value in (*others, *optimizer)]
 
 
 def test_the_loser_goes_on_with_the_winners_model_and_its_own_steps(tmp_path):
@@ -118,7 +118,7 @@ def test_the_loser_goes_on_with_the_winners_model_and_its_own_steps(tmp_path):
     assert any(value.shape == (2,) and value.dtype.kind in "iu" for value in kept)
     assert all(np.array_equal(one, other) for one, other in zip(kept, taken, strict=True))
     assert int(models[1 - winner].optimizer.inner_optimizer.iterations) == 2
-    rates = [float(models[one].optimizer.learning_rate) for one in (winner, 1 - winner)]
+    rates = [float(models[trainer].optimizer.learning_rate) for trainer in (winner, 1 - winner)]
     assert rates == pytest.approx([0.01, 0.005])
     assert float(rows[1 - winner]["learning_rate"]) == pytest.approx(0.005)
 
@@ -347,7 +347,9 @@ def test_a_partner_that_never_wins_changes_neither_samples_nor_losses(tmp_path):
         "epochs": ("samples_hash", "dropped_samples", "weights_hash", "val_loss"),
         "cases": ("epoch", "case", "true_positive"),
     }.items():
-        own, alone = ([[row[one] for one in columns] for row in table[name]] for table in tables)
+        own, alone = (
+            [[row[column] for column in columns] for row in table[name]] for table in tables
+        )
         assert own == alone
     assert len(tables[0]["steps"]) == 3 * (31 // 7)
     assert len(tables[0]["cases"]) % 13 == 0

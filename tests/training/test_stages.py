@@ -52,7 +52,7 @@ def small():
 
 def owned(model, stage):
     """Keep a stage of a model that is cut before its last layer."""
-    owners = {id(one): int("last" in one.path) for one in model.variables}
+    owners = {id(variable): int("last" in variable.path) for variable in model.variables}
     keep_own(model.variables, owners, stage)
     return owners
 
@@ -64,7 +64,7 @@ def test_states_of_an_optimizer_are_shared_out_in_the_order_of_one_device(name):
     whole = small()
     expected = getattr(keras.optimizers, name)(0.1, **options)
     expected.build(whole.trainable_variables)
-    shapes = [tuple(one.shape) for one in expected.variables]
+    shapes = [tuple(variable.shape) for variable in expected.variables]
     for stage in (0, 1):
         model = small()
         owners = owned(model, stage)
@@ -100,7 +100,7 @@ def test_an_optimizer_that_does_not_say_whose_state_it_keeps_is_refused():
 
 def test_what_another_process_holds_is_not_here():
     model = small()
-    before = [one.numpy() for one in model.variables]
+    before = [weight.numpy() for weight in model.variables]
     owners = owned(model, 1)
     for variable, value in zip(model.variables, before, strict=True):
         if owners[id(variable)] == 1:
@@ -124,7 +124,7 @@ class Together:
                 pool.submit(function, device, SimpleNamespace(sum=partial(self._sum, device)))
                 for device in range(len(self._given))
             ]
-            return [one.result(SECONDS) for one in running]
+            return [future.result(SECONDS) for future in running]
 
     def _sum(self, device, values):
         self._given[device] = values
@@ -138,13 +138,13 @@ def held_by(device, backend, model, mesh):
     owners = owned(model, mesh.stage_of(device))
     weights = [
         Entry(
-            variable=one,
-            stage=owners[id(one)],
-            shape=tuple(one.shape),
-            dtype=str(one.dtype),
-            is_statistic="moving" in one.path,
+            variable=variable,
+            stage=owners[id(variable)],
+            shape=tuple(variable.shape),
+            dtype=str(variable.dtype),
+            is_statistic="moving" in variable.path,
         )
-        for one in model.variables
+        for variable in model.variables
     ]
     states = build_optimizer(
         model.optimizer, model.trainable_variables, owners, mesh.stage_of(device)
@@ -173,18 +173,18 @@ def compiled(name="Adam"):
 
 def own_weights(held):
     own = held.mesh.stage_of(held.device)
-    return [one.variable for one in held.entries[: held.num_weights] if one.stage == own]
+    return [entry.variable for entry in held.entries[: held.num_weights] if entry.stage == own]
 
 
 def fingerprints(held):
-    rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in own_weights(held)]
+    rows = [tf.fingerprint(tf.reshape(weight.value, [1, -1]))[0] for weight in own_weights(held)]
     return tf.stack(rows).numpy()[None]
 
 
 def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device(tmp_path):
     whole = compiled()
     whole.optimizer.build(whole.trainable_variables)
-    expected = [one.numpy() for one in (*whole.variables, *whole.optimizer.variables)]
+    expected = [variable.numpy() for variable in (*whole.variables, *whole.optimizer.variables)]
     models = [compiled() for _ in range(2)]
     mesh = Mesh(stages=2)
 
@@ -201,15 +201,15 @@ def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device(tmp
 
     (values, again, first), (no_values, _, second) = Together(2).run(device)
     assert no_values == []
-    for value, one in zip(values, expected, strict=True):
-        assert value.dtype == one.dtype
-        np.testing.assert_array_equal(value, one)
-    for value, one in zip(again, expected, strict=True):
-        np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
+    for value, weight in zip(values, expected, strict=True):
+        assert value.dtype == weight.dtype
+        np.testing.assert_array_equal(value, weight)
+    for value, weight in zip(again, expected, strict=True):
+        np.testing.assert_array_equal(value, (weight + 1).astype(weight.dtype))
     alone = SingleDevice(Launch())
     topology = alone.start()
     everything = EveryVariable(alone, topology, whole, whole.variables)
-    rows = [tf.fingerprint(tf.reshape(one.value, [1, -1]))[0] for one in whole.variables]
+    rows = [tf.fingerprint(tf.reshape(variable.value, [1, -1]))[0] for variable in whole.variables]
     assert first == second == everything.weights_hash(tf.stack(rows).numpy()[None])
     # The chief's model is whole in the end.
     # So is its file, without the optimizer, of which it has a stage's part.
@@ -218,8 +218,8 @@ def test_a_checkpoint_has_all_variables_and_their_hash_is_that_of_one_device(tmp
     assert isinstance(loaded.optimizer, keras.optimizers.Adam)
     assert models[0].optimizer is not None
     for model in (models[0], loaded):
-        for value, one in zip(model.get_weights(), whole.get_weights(), strict=True):
-            np.testing.assert_array_equal(value, (one + 1).astype(one.dtype))
+        for value, weight in zip(model.get_weights(), whole.get_weights(), strict=True):
+            np.testing.assert_array_equal(value, (weight + 1).astype(weight.dtype))
 
 
 # Two pipelines, or one whose samples are in two parts. Device 3 has the last stage.
@@ -238,7 +238,11 @@ def test_holders_of_a_stage_share_statistics_and_are_found_where_their_weights_d
             if entry.is_statistic and entry.stage == mesh.stage_of(number):
                 entry.variable.assign(np.full(entry.shape, number))
         held.average_statistics()
-        means = [one.variable.numpy() for one in held.entries if one.is_statistic and number == 0]
+        means = [
+            statistic.variable.numpy()
+            for statistic in held.entries
+            if statistic.is_statistic and number == 0
+        ]
         same = held.weights_hash(fingerprints(held))
         if number == 3:
             own_weights(held)[-1].assign_add(np.ones(2))
@@ -271,7 +275,7 @@ def test_processes_with_different_variables_are_refused():
 def test_optimizers_of_stages_in_one_process_step_like_one(name):
     whole, model = compiled(name), compiled(name)
     whole.optimizer.build(whole.trainable_variables)
-    owners = {id(one): int("last" in one.path) for one in model.variables}
+    owners = {id(variable): int("last" in variable.path) for variable in model.variables}
     owned = own_variables(
         model,
         owners,
@@ -287,25 +291,29 @@ def test_optimizers_of_stages_in_one_process_step_like_one(name):
     rng = np.random.RandomState(0)
     for step in range(3):
         if step == 1:  # As a callback would.
-            for one in (whole, model):
-                one.optimizer.learning_rate = 0.5
-        gradients = [tf.constant(rng.normal(size=one.shape), tf.float32) for one in trained]
+            for network in (whole, model):
+                network.optimizer.learning_rate = 0.5
+        gradients = [
+            tf.constant(rng.normal(size=variable.shape), tf.float32) for variable in trained
+        ]
         whole.optimizer.apply(gradients, whole.trainable_variables)
         common = [owned.common_state(stage) for stage in (0, 1)]
         for stage in (0, 1):
             for state, value in common[stage]:
                 state.assign(value)
-            at = [number for number, one in enumerate(trained) if owners[id(one)] == stage]
+            at = [
+                number for number, variable in enumerate(trained) if owners[id(variable)] == stage
+            ]
             own = [trained[number] for number in at]
             owned.optimizers[stage].apply([gradients[number] for number in at], own)
     expected = [*whole.variables, *whole.optimizer.variables]
-    for value, one in zip(owned.held.values(), expected, strict=True):
-        np.testing.assert_array_equal(value, one)
+    for value, network in zip(owned.held.values(), expected, strict=True):
+        np.testing.assert_array_equal(value, network)
     assert len(owned.variables) == len(expected)
     assert len(owned.weights) == len(whole.variables)
     counted = owned.num_bytes(0) + owned.num_bytes(1)
-    shared = sum(one.variable.numpy().nbytes for one in owned.entries if one.stage is None)
-    assert counted == shared + sum(one.numpy().nbytes for one in expected)
+    shared = sum(entry.variable.numpy().nbytes for entry in owned.entries if entry.stage is None)
+    assert counted == shared + sum(variable.numpy().nbytes for variable in expected)
 
 
 def layer(at, *, seconds=1.0, kept_bytes=0):
@@ -322,7 +330,9 @@ def layer(at, *, seconds=1.0, kept_bytes=0):
 def chosen(seconds, memory_bytes=None, kept=(), **settings):
     kept = kept or [0] * len(seconds)
     costs = zip(seconds, kept, strict=True)
-    layers_ = tuple(layer(at, seconds=one, kept_bytes=size) for at, (one, size) in enumerate(costs))
+    layers_ = tuple(
+        layer(at, seconds=duration, kept_bytes=size) for at, (duration, size) in enumerate(costs)
+    )
     chain = Chain(
         layers=layers_, tensor_bytes=[1] * (len(seconds) + 1), inputs=frozenset([0]), copies=2
     )

@@ -179,7 +179,7 @@ def test_replicas_that_share_a_sample_average_to_its_gradient(float64):
     changes, logs = zip(*(stepped(small_unet, cut, share) for share in shares), strict=True)
     mean = [np.mean(each, axis=0) for each in zip(*changes, strict=True)]
     assert largest_difference(mean, expected) <= 1e-12
-    assert np.mean([one["loss"] for one in logs]) == pytest.approx(said["loss"], rel=1e-12)
+    assert np.mean([log["loss"] for log in logs]) == pytest.approx(said["loss"], rel=1e-12)
 
 
 def test_the_halo_is_the_least_that_is_exact(float64):

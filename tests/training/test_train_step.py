@@ -57,7 +57,7 @@ def trained(model, used, average):
 def test_every_optimizer_is_averaged_however_it_is_held(how):
     # Half of each gradient is as good as half of each rate.
     model = adversarial(how=how)
-    halved = trained(model, look(model), lambda gradients: [one / 2 for one in gradients])
+    halved = trained(model, look(model), lambda gradients: [gradient / 2 for gradient in gradients])
     slow = adversarial(how=how, rate=0.25)
     for one, other in zip(halved, trained(slow, look(slow), list), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)

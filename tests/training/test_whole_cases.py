@@ -2,13 +2,19 @@
 
 import csv
 import math
+import tomllib
 
 import numpy as np
 import pytest
+from pages import blocks
+from paths import ROOT
 
+from tfunet.arguments import from_dict
 from tfunet.backend import Launch
 from tfunet.bench.records.shown_cases import read_shown_cases
+from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
+from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
@@ -53,3 +59,25 @@ def test_metrics_of_cases_agree_with_counts_of_windows(tmp_path):
         assert (row["hd95"] == "") == is_one_empty
         assert math.isclose(float(row["nsd@2px"]), 1) or 0 <= float(row["nsd@2px"]) < 1
     assert not kept
+
+
+def test_the_example_of_cells_between_membranes_scores_them(tmp_path):
+    page = (ROOT / "docs/training.md").read_text()
+    (text,) = (text for text in blocks(page, "toml") if text.startswith("# membranes.toml"))
+    table = tomllib.loads(text)
+    table["data_options"] |= {"num_cases": 10, "size": 48}
+    config = from_dict({**table, "cache_dir": str(tmp_path / "cache")})
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    metrics = case_metrics(config.metrics)
+    assert [metric.name for metric in metrics] == ["arand", "vi_split", "vi_merge", "cldice"]
+    shown = {case.case_id: case.planes[0] for case in read_shown_cases(tmp_path / "run").cases}
+    labels = {"cell": 1, "border": 2}
+    compared = 0
+    for row in rows(tmp_path / "run"):
+        if row["case"] in shown:
+            plane, label = shown[row["case"]], labels[row["region"]]
+            values = measure(metrics, plane.labels == label, plane.mask == label, None)
+            texts = ["" if math.isnan(value) else str(value) for value in values]
+            assert [row[metric.name] for metric in metrics] == texts
+            compared += 1
+    assert compared >= 4

@@ -242,7 +242,10 @@ def _compare(
             each = network.probabilities(image, runs)
             means[number, flag] = np.mean(each, 0, dtype=np.float32)
             if len(runs) > 1:
-                of_runs = [_compare_case([one], mask, source).dice(Cleaning()) for one in each]
+                of_runs = [
+                    _compare_case([probabilities], mask, source).dice(Cleaning())
+                    for probabilities in each
+                ]
                 way = Way(configurations=(number,), mirror=flag)
                 alone.setdefault(way, []).append(np.mean(of_runs, 0))
         for way in ways:

@@ -99,7 +99,9 @@ def _new_picture(path: Path) -> Path:
     """Return this path, or one with a number that is not taken."""
     numbered = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(2))
     every = itertools.chain((path,), numbered)
-    return next(one for one in every if not (one.exists() or one.is_symlink()))
+    return next(
+        candidate for candidate in every if not (candidate.exists() or candidate.is_symlink())
+    )
 
 
 def _cache(options: argparse.Namespace) -> int:

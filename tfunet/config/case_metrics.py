@@ -9,11 +9,15 @@ from tfunet.config.refs import near_match
 
 # Of single objects; they may say how much of two objects must overlap.
 INSTANCES = ("instance_precision", "instance_recall", "instance_f1", "panoptic_quality")
+# Of cells that membranes keep apart.
+SEGMENTS = ("arand", "vi_split", "vi_merge")
 # Those that need no tolerance.
 PLAIN = (
     *("dice", "iou", "hd", "hd95", "assd"),
     *("lesion_precision", "lesion_recall", "lesion_f1", "volume_difference"),
     *INSTANCES,
+    "cldice",
+    *SEGMENTS,
 )
 TOLERANT = "nsd"
 # An object can overlap by more than this, as IoU, with one other only.

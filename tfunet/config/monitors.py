@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tfunet.config.case_metrics import PLAIN, TOLERANT, case_metrics, keras_metrics
+from tfunet.config.case_metrics import PLAIN, SEGMENTS, TOLERANT, case_metrics, keras_metrics
 from tfunet.config.refs import near_match
 from tfunet.config.sections import OptimizationKeys
 
 # Callbacks of Keras with `monitor` and `mode`.
 MONITORS = ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
-LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd")
+LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd", *SEGMENTS)
 # Signed: neither way is better.
 NEITHER = ("volume_difference",)
 MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))

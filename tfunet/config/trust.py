@@ -36,8 +36,8 @@ def _programs(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         yield from _programs(value.get("name"))
     elif isinstance(value, Iterable):
-        for one in value:
-            yield from _programs(one)
+        for item in value:
+            yield from _programs(item)
 
 
 def check_own(named: Iterable[str], files: Iterable[Path]) -> None:

@@ -297,9 +297,11 @@ def _are_given(intensity: Mapping[str, Any]) -> bool:
     if not GIVEN <= names <= GIVEN | BOUNDS or len(names & BOUNDS) == 1:
         return False
     values = [np.array(intensity[name], float) for name in _names_given(intensity)]
-    if not all(one.shape == values[0].shape and one.ndim == 1 and one.size for one in values):
+    if not all(
+        value.shape == values[0].shape and value.ndim == 1 and value.size for value in values
+    ):
         return False
-    is_finite = all(np.isfinite(one).all() for one in values)
+    is_finite = all(np.isfinite(value).all() for value in values)
     in_order = len(values) == 2 or bool((values[0] < values[1]).all())
     return is_finite and in_order and bool((values[-1] > 0).all())
 

@@ -107,7 +107,9 @@ def export_network(
     model = network.model(size, "float32")
     _check_ops(model, (None, *size, network.channels))
     names, windows = _windows(network, RunFolder(run), images, size)
-    expected = np.concatenate([model(one[np.newaxis], training=False).numpy() for one in windows])
+    expected = np.concatenate(
+        [model(image[np.newaxis], training=False).numpy() for image in windows]
+    )
     with _folder(out), tempfile.TemporaryDirectory(dir=out, prefix=".unfinished-") as folder:
         path = Path(folder) / FILES[file_format]
         _write(model, file_format, path, windows.shape[1:])
@@ -203,7 +205,10 @@ def _check_ops(model: keras.Model, shape: tuple[int | None, ...]) -> None:
     """Raise ValueError for layers that run Python code: no file holds it."""
     logits = traced(lambda images: model(images, training=False))
     graph = logits.get_concrete_function(tf.TensorSpec(shape, tf.float32)).graph.as_graph_def()
-    nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    nodes = [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
     ops = [(node.name, node.op) for node in nodes if node.op in PYTHON_OPS]
     if ops:
         raise ValueError(

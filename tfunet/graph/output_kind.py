@@ -49,17 +49,17 @@ def is_made_of(output: tf.Tensor) -> frozenset[str]:
             pending.append((inner, (*callers, op)))
         elif op.type == "Placeholder" and callers:
             caller = callers[-1]
-            position = [id(one) for one in _function(caller).inputs].index(id(tensor))
+            position = [id(given) for given in _function(caller).inputs].index(id(tensor))
             pending.append((caller.inputs[position], callers[:-1]))
         else:
             kinds.add(op.type)
             if op.type in MIXED:
-                pending += [(one, callers) for one in _values(op.inputs)]
+                pending += [(given, callers) for given in _values(op.inputs)]
     return frozenset(kinds)
 
 
 def _values(inputs: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
-    return (one for one in inputs if one.dtype.is_floating and one.op.type != "Const")
+    return (tensor for tensor in inputs if tensor.dtype.is_floating and tensor.op.type != "Const")
 
 
 def _function(op: tf.Operation) -> Any:

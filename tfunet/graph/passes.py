@@ -36,13 +36,13 @@ def of_one_turn(ops: Sequence[tf.Operation]) -> list[bool]:
 def of_many_turns(ops: Sequence[tf.Operation]) -> list[bool]:
     """Return, for each op, whether it belongs to a backward pass of a step that may have many."""
     marked = [is_backward(op) for op in ops]
-    last = max((at for at, one in enumerate(marked) if one), default=len(marked))
+    last = max((at for at, is_marked in enumerate(marked) if is_marked), default=len(marked))
     made: set[str] = set()
     belongs = []
-    for at, (op, one) in enumerate(zip(ops, marked, strict=True)):
+    for at, (op, is_marked) in enumerate(zip(ops, marked, strict=True)):
         inputs = [tensor.op for tensor in op.inputs if tensor.op.type not in READS]
         continues = bool(inputs) and all(before.name in made for before in inputs)
-        belongs.append(one or continues or at > last)
+        belongs.append(is_marked or continues or at > last)
         if belongs[-1] and not op.type.startswith(COLLECTIVE):
             made.add(op.name)
     return belongs

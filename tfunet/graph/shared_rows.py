@@ -38,7 +38,7 @@ def with_shared_rows(trace: Trace, ops: Sequence[tf.Operation]) -> Trace:
             num_bytes = max(num_bytes, tensors[cut].num_bytes)
             tensors[cut] = replace(tensors[cut], num_bytes=num_bytes)
         if _cuts(op) and _is_view(op):
-            others = (one for place, one in enumerate(traced[at].inputs) if place != source)
+            others = (tensor for place, tensor in enumerate(traced[at].inputs) if place != source)
             traced[at] = replace(
                 traced[at],
                 kind="Identity",

@@ -97,7 +97,7 @@ class Averaging:
 
     def _check(self, optimizer: keras.Optimizer) -> None:
         known = self.optimizers
-        if known is not None and not any(optimizer is one for one in known):
+        if known is not None and not any(optimizer is other for other in known):
             raise ValueError(
                 f"The model's train_step makes the optimizer {optimizer.name!r} itself, anew each "
                 "time TensorFlow traces it, so its state could not be saved. Make it once, in the "
@@ -122,7 +122,7 @@ def instead_of_apply(instead: Instead) -> Iterator[None]:
             active.is_inside = True
             try:
                 # Under MirroredStrategy an inner one may be applied in another thread.
-                if is_inside or any(optimizer is one for one in inner):
+                if is_inside or any(optimizer is other for other in inner):
                     original(optimizer, grads, trainable_variables)
                     return
                 inner.extend(_inside(optimizer))
@@ -167,7 +167,9 @@ def _inside(optimizer: keras.Optimizer) -> list[keras.Optimizer]:
     pending: list[Any] = list(vars(optimizer).values())
     while pending:
         value = pending.pop()
-        if isinstance(value, keras.Optimizer) and not any(value is one for one in found):
+        if isinstance(value, keras.Optimizer) and not any(
+            value is optimizer for optimizer in found
+        ):
             found.append(value)
             pending.extend(vars(value).values())
         elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Metrics of whole cases: surfaces, lesions, objects, volumes. Needs scipy for most; no TensorFlow.
+"""Metrics of whole cases: surfaces, lesions, objects, cells, centre lines, volumes. No TensorFlow.
 
 A surface are the voxels of a region with a neighbour outside of it, across a face; beyond the
 image is outside. Distances are those between the centres of voxels, in the unit of the pixel size.
@@ -7,21 +7,27 @@ image is outside. Distances are those between the centres of voxels, in the unit
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import ModuleType
 from typing import final
 
 import numpy as np
 
-from tfunet.config.case_metrics import PIXELS, UNITS, CaseMetric
+from tfunet.config.case_metrics import PIXELS, SEGMENTS, UNITS, CaseMetric
 from tfunet.learning import scores
+from tfunet.learning.centre_lines import centre_lines
+from tfunet.learning.mask_libraries import morphology, ndimage, segment_metrics
 
-WITHOUT_SCIPY = ("dice", "iou", "volume_difference")
+WITHOUT_LIBRARY = ("dice", "iou", "volume_difference")
 
 
 def check_library(metrics: Sequence[CaseMetric]) -> None:
-    """Raise ValueError if metrics need scipy, and it is not installed."""
-    if any(metric.kind not in WITHOUT_SCIPY for metric in metrics):
-        _ndimage()
+    """Raise ValueError if metrics need scipy or scikit-image, and it is not installed."""
+    for kind in dict.fromkeys(metric.kind for metric in metrics):
+        if kind in SEGMENTS:
+            segment_metrics()
+        elif kind == "cldice":
+            morphology()
+        elif kind not in WITHOUT_LIBRARY:
+            ndimage()
 
 
 def tolerances(
@@ -135,12 +141,26 @@ class _Region:
         either += np.bincount(true.ravel())[pairs % (num_true + 1)]
         return both / (either - both)
 
+    @cached_property
+    def segments(self) -> tuple[np.ndarray, np.ndarray]:
+        """The cell of each voxel inside a true cell, predicted and true, (voxels,).
+
+        Corners do not connect: they would join cells across a thin membrane. Predicted cells are
+        grown over predicted membranes until they meet, so that their width has no influence.
+        """
+        predicted, _ = ndimage().label(self.predicted)
+        nearest = ndimage().distance_transform_edt(
+            predicted == 0, return_distances=False, return_indices=True
+        )
+        true, _ = ndimage().label(self.truth)
+        return predicted[tuple(nearest)][self.truth], true[self.truth]
+
     def _distances(self, spacing: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         # Only where the region is: beyond it no surface lies.
         inside = np.argwhere(self.predicted | self.truth)
         box = tuple(map(slice, inside.min(0), inside.max(0) + 1))
         predicted, true = _surface(self.predicted[box]), _surface(self.truth[box])
-        transform = _ndimage().distance_transform_edt
+        transform = ndimage().distance_transform_edt
         to_true = transform(~true, sampling=spacing)[predicted]
         to_predicted = transform(~predicted, sampling=spacing)[true]
         return to_true, to_predicted
@@ -148,24 +168,12 @@ class _Region:
 
 def _surface(region: np.ndarray) -> np.ndarray:
     """Return the voxels of a region that have a neighbour outside of it, across a face."""
-    return region & ~_ndimage().binary_erosion(region)
+    return region & ~ndimage().binary_erosion(region)
 
 
 def _lesions(region: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the number of each voxel's lesion, and how many there are; corners connect."""
-    ndimage = _ndimage()
-    return ndimage.label(region, ndimage.generate_binary_structure(region.ndim, region.ndim))
-
-
-def _ndimage() -> ModuleType:
-    try:
-        from scipy import ndimage
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            "Metrics of surfaces, lesions and objects need scipy, which is not installed. Install "
-            "it with: pip install 'tfunet[metrics]'"
-        ) from error
-    return ndimage
+    return ndimage().label(region, np.ones((3,) * region.ndim))
 
 
 def _nsd(region: _Region, metric: CaseMetric) -> float:
@@ -237,6 +245,39 @@ def _panoptic_quality(region: _Region, metric: CaseMetric) -> float:
     return float(same.sum() / ((num_predicted + num_true) / 2))
 
 
+def _arand(region: _Region, metric: CaseMetric) -> float:
+    """Adapted Rand error (Arganda-Carreras et al. 2015): 1 minus the F-score over pairs."""
+    if not region.predicted.any() or not region.truth.any():
+        return 0.0 if region.is_absent else 1.0
+    predicted, true = region.segments
+    with np.errstate(invalid="ignore"):  # Of cells of one voxel there are no pairs.
+        error, *_ = segment_metrics().adapted_rand_error(true, predicted, ignore_labels=())
+    return 0.0 if math.isnan(error) else max(0.0, float(error))
+
+
+def _variation_of_information(part: int) -> _Measure:
+    """Of splits is part 0, of merges part 1."""
+
+    def measured(region: _Region, metric: CaseMetric) -> float:
+        if not region.predicted.any() or not region.truth.any():
+            return 0.0 if region.is_absent else math.nan
+        predicted, true = region.segments
+        parts = segment_metrics().variation_of_information(true, predicted)
+        return max(0.0, float(parts[part]))
+
+    return measured
+
+
+def _cldice(region: _Region, metric: CaseMetric) -> float:
+    """Centreline Dice (Shit et al. 2021): how much of each centre line the other mask holds."""
+    if not region.predicted.any() or not region.truth.any():
+        return 1.0 if region.is_absent else 0.0
+    precision = float(region.truth[centre_lines(region.predicted)].mean())
+    sensitivity = float(region.predicted[centre_lines(region.truth)].mean())
+    total = precision + sensitivity
+    return 2 * precision * sensitivity / total if total > 0 else 0.0
+
+
 def _volume_difference(region: _Region, metric: CaseMetric) -> float:
     difference = int(region.predicted.sum()) - int(region.truth.sum())
     return difference * math.prod(region.spacing)
@@ -259,4 +300,8 @@ _FUNCTIONS: dict[str, _Measure] = {
     "instance_f1": _f1(_Region.instances),
     "panoptic_quality": _panoptic_quality,
     "volume_difference": _volume_difference,
+    "cldice": _cldice,
+    "arand": _arand,
+    "vi_split": _variation_of_information(0),
+    "vi_merge": _variation_of_information(1),
 }

@@ -67,8 +67,12 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
 def _takes_masks(function: Any, options: dict[str, Any]) -> bool:
     """Whether a function needs two arguments more than its options."""
     parameters = inspect.signature(function).parameters.values()
-    needed = [one for one in parameters if one.default is one.empty and one.kind in POSITIONAL]
-    return len([one for one in needed if one.name not in options]) >= 2
+    needed = [
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind in POSITIONAL
+    ]
+    return len([parameter for parameter in needed if parameter.name not in options]) >= 2
 
 
 class MixedSamplesError(ValueError):

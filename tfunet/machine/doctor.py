@@ -33,7 +33,7 @@ COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
     "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
     "ensembles": ("optuna", "scipy"),
-    "metrics": ("scipy",),
+    "metrics": ("scikit-image", "scipy"),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "trackers": ("mlflow-skinny", "wandb"),
     "report": ("matplotlib", "jinja2"),

@@ -112,7 +112,9 @@ def _count(weights: Sequence[Any]) -> int:
 
 def _levels(model: keras.Model) -> tuple[Level, ...]:
     """The model's operations by resolution and side, in the order in which they run."""
-    operations = [one for one in model.operations if not isinstance(one, keras.layers.InputLayer)]
+    operations = [
+        layer for layer in model.operations if not isinstance(layer, keras.layers.InputLayer)
+    ]
     smallest = min(filter(None, map(_spatial, operations)), key=math.prod)
     bottom = [operation for operation in operations if _spatial(operation) == smallest]
     above = _ancestors(model, bottom)

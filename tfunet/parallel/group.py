@@ -129,18 +129,21 @@ class SampleGroup:
                 both(shapes, plan.received),
                 own.dtype,
             )
-            of_all = [value if one == self.device else came[one][0] for one in members]
+            of_all = [value if member == self.device else came[member][0] for member in members]
 
             def gradient(
                 given_own: tf.Tensor, given_all: tf.Tensor, *given: tf.Tensor
             ) -> list[tf.Tensor]:
-                of_member = {one: given_all[i] for i, one in enumerate(members)}
+                of_member = {member: given_all[i] for i, member in enumerate(members)}
                 back = self._swap_together(
                     both(of_member, dict(zip(plan.received, given, strict=True))),
                     both(shapes, plan.sent_shapes),
                     own.dtype,
                 )
-                values = [of_member[one] if one == self.device else back[one][0] for one in members]
+                values = [
+                    of_member[member] if member == self.device else back[member][0]
+                    for member in members
+                ]
                 rows = {other: back[other][1] for other in plan.sent}
                 return [plan.added(given_own, rows), tf.add_n(values)]
 

@@ -29,7 +29,7 @@ def batch_normalized(
     width = 0 if layer.renorm else width
     axes = list(range(part.tensor.shape.rank - 1))
     part, mean, variance = with_moments(group, part, wide, axes, shares, members, width)
-    statistics = [tf.squeeze(one, axes) for one in (mean, variance)]
+    statistics = [tf.squeeze(moment, axes) for moment in (mean, variance)]
     # The layer does the rest, with these instead of its own.
     object.__setattr__(layer, "_moments", lambda inputs, mask: statistics)
     try:
@@ -39,7 +39,8 @@ def batch_normalized(
 
     def normalize(rows: Any) -> Any:
         offset, scale = (
-            None if one is None else ops.cast(one, mean.dtype) for one in (layer.beta, layer.gamma)
+            None if weight is None else ops.cast(weight, mean.dtype)
+            for weight in (layer.beta, layer.gamma)
         )
         return tf.nn.batch_normalization(rows, mean, variance, offset, scale, layer.epsilon)
 

@@ -145,7 +145,7 @@ def _is_pointwise_op(kind: type) -> bool:
 
 def _is_over_channels(axis: Any, rank: int) -> bool:
     axes = axis if isinstance(axis, list | tuple) else [axis]
-    return [one % rank for one in axes] == [rank - 1]
+    return [number % rank for number in axes] == [rank - 1]
 
 
 def merges(op: Any) -> bool:

@@ -57,7 +57,7 @@ def largest_fitting(
             break
         # A part of the memory does not shrink with the candidate, so no fitting one is passed over.
         most = first.size * memory_bytes / needed
-        left = [one for one in left[1:] if one.size <= most] or left[1:]
+        left = [candidate for candidate in left[1:] if candidate.size <= most] or left[1:]
         if not left:
             raise ValueError(
                 f"No network fits in {memory_bytes / MIB:,.1f} MiB. The smallest, with "

@@ -83,8 +83,8 @@ def layer_costs(
     seconds, scratch = _op_costs(traced, device)
     return Chain(
         layers=tuple(
-            _layer(node, one, seconds, scratch)
-            for node, one in zip(network.nodes, traced, strict=True)
+            _layer(node, traced_node, seconds, scratch)
+            for node, traced_node in zip(network.nodes, traced, strict=True)
         ),
         tensor_bytes=[_num_bytes(tensor, batch) for tensor in network.tensors],
         inputs=frozenset(network.inputs),
@@ -128,13 +128,13 @@ def _trace(
         made = [own_tensor(values[at]) for at in node.makes]
         if loss is not None:
             made = [loss(*made)]
-    given = [tf.negative(tf.compat.v1.placeholder(one.dtype, one.shape)) for one in made]
+    given = [tf.negative(tf.compat.v1.placeholder(tensor.dtype, tensor.shape)) for tensor in made]
     results = tape.gradient(made, [*wanted, *variables], output_gradients=given)
     return TracedNode(
         ops=graph.get_operations()[before:],
         given=given,
         made=made,
-        gradients=[one for one in map(_dense, results) if one is not None],
+        gradients=[gradient for gradient in map(_dense, results) if gradient is not None],
         numbers={own_tensor(value).name: at for at, value in values.items()},
     )
 
@@ -147,8 +147,8 @@ def _op_costs(
     traced: Sequence[TracedNode], device: Device | None
 ) -> tuple[Mapping[str, float], Mapping[str, int]]:
     """Return by the name of each op its seconds, and what it takes while it runs, where known."""
-    results = [tensor for one in traced for tensor in (*one.made, *one.gradients)]
-    ops = reader.in_order([op for one in traced for op in one.ops], results)
+    results = [tensor for node in traced for tensor in (*node.made, *node.gradients)]
+    ops = reader.in_order([op for node in traced for op in node.ops], results)
     trace, _ = reader.read(ops, results)
     scratch: Mapping[int, int] = {}
     if device is not None:
@@ -204,10 +204,10 @@ def _layer(
 
 
 def _variable(node: Node, variable: Any) -> Variable:
-    is_weight = any(variable is one for one in getattr(node.operation, "weights", []))
+    is_weight = any(variable is weight for weight in getattr(node.operation, "weights", []))
     spec = tf.TensorSpec(variable.shape, variable.dtype)
     return Variable(
         num_parameters=spec.shape.num_elements() if is_weight else 0,
         num_bytes=reader.num_bytes(spec),
-        is_trainable=any(variable is one for one in node.trainable_variables),
+        is_trainable=any(variable is weight for weight in node.trainable_variables),
     )

@@ -54,7 +54,7 @@ def tilings_text(
         ) from error
     whole = chain.stage(0, len(chain.layers))
     # While a step takes its tiles, the sum of their gradients is kept.
-    sums = sum(math.prod(one.shape) * FLOAT_BYTES for one in model.trainable_variables)
+    sums = sum(math.prod(variable.shape) * FLOAT_BYTES for variable in model.trainable_variables)
     weight_bytes = whole.weight_bytes + sums
     built_for = math.prod(model.input.shape[1:-1])
     bytes_per_pixel = (whole.kept_bytes + whole.working_bytes) / built_for
@@ -107,15 +107,17 @@ def _rows(
     memory_bytes: int,
 ) -> list[Sequence[str]]:
     rows: list[Sequence[str]] = [("tiles", "largest window", "F", "F inside", "memory (MiB)", "")]
-    for one in shown:
-        mark = "best" if one == best else "" if tile_bytes(one) <= memory_bytes else "too large"
+    for tiling in shown:
+        mark = (
+            "best" if tiling == best else "" if tile_bytes(tiling) <= memory_bytes else "too large"
+        )
         rows.append(
             (
-                _times(one.tiles),
-                _times(one.largest_window),
-                f"{one.redundancy:.2f}",
-                f"{one.inner_redundancy:.2f}",
-                f"{tile_bytes(one) / MIB:,.0f}",
+                _times(tiling.tiles),
+                _times(tiling.largest_window),
+                f"{tiling.redundancy:.2f}",
+                f"{tiling.inner_redundancy:.2f}",
+                f"{tile_bytes(tiling) / MIB:,.0f}",
                 mark,
             )
         )

@@ -153,7 +153,7 @@ class Chain:
 
     def _stage(self, begin: int, end: int) -> Stage:
         layers = self.layers[begin:end]
-        variables = {key: one for layer in layers for key, one in layer.variables.items()}
+        variables = {key: variable for layer in layers for key, variable in layer.variables.items()}
         kept: set[int] = set()
         kept_bytes = peak_bytes = 0
         for layer in layers:

@@ -71,7 +71,7 @@ def check_repeatable(states: Sequence[Any]) -> Iterator[None]:
     for op in graph.get_operations()[before:]:
         if _calls(op.node_def) and not functions:
             library = graph.as_graph_def().library.function
-            functions = {one.signature.name: one.node_def for one in library}
+            functions = {function.signature.name: function.node_def for function in library}
         draw = _own_draw(op.node_def, functions, set())
         if draw or (op.type in _CHANGES and op.inputs[0].name not in own):
             does = f"draws random numbers of its own ({draw})" if draw else "changes a variable"
@@ -126,4 +126,4 @@ class Draws:
 def _generators(layer: Any) -> list[Any]:
     if not isinstance(layer, keras.layers.Layer):
         return []
-    return [one for inner in layer._flatten_layers() for one in inner._seed_generators]
+    return [generator for inner in layer._flatten_layers() for generator in inner._seed_generators]

@@ -106,7 +106,7 @@ class OwnStage:
     @property
     def variables(self) -> list[Any]:
         """The trainable variables of this stage."""
-        return [one for step in self.steps.values() for one in step.variables]
+        return [variable for step in self.steps.values() for variable in step.variables]
 
     def train(
         self, images: tf.Tensor, truth: tf.Tensor, loss: Callable[[Any, Any], tf.Tensor]
@@ -154,17 +154,19 @@ class OwnStage:
                 return given, step.losses[-1:]
 
             given, _ = self._timed("forward", forward, self._values(inputs[number], arrived))
-            return {one: given[one.tensor] for one in self._traffic.sends(action)}
+            return {message: given[message.tensor] for message in self._traffic.sends(action)}
 
         self._run(self._rounds, act, images.shape[0] // count)
         with self._alone():
             for step in self.steps.values():
                 step.end()
-            losses = [one for step in self.steps.values() for one in step.losses]
+            losses = [loss_value for step in self.steps.values() for loss_value in step.losses]
             own_loss = tf.add_n(losses) if losses else tf.zeros(())
         value = self.sum_over_stages(tf.cast(own_loss, keras.config.floatx()) / count)
-        sums = [one for step in self.steps.values() for one in step.sums]
-        gradients = [None if one is None else one / count for one in sums]
+        sums = [gradient_sum for step in self.steps.values() for gradient_sum in step.sums]
+        gradients = [
+            None if gradient_sum is None else gradient_sum / count for gradient_sum in sums
+        ]
         return value, gradients, list(outputs.values())
 
     def predict(self, images: tf.Tensor) -> tf.Tensor:
@@ -217,16 +219,16 @@ class OwnStage:
                 made = step.backward(
                     action.micro_batch, {at: tf.add_n(terms) for at, terms in gradients.items()}
                 )
-            known = {at: one for at, one in made.items() if one is not None}
-            return known, [one for one in step.sums if one is not None]
+            known = {at: tensor for at, tensor in made.items() if tensor is not None}
+            return known, [gradient_sum for gradient_sum in step.sums if gradient_sum is not None]
 
         made, _ = self._timed("backward", backward, list(arrived.values()))
         # This stage may read a tensor on which its loss does not depend.
         return {
-            one: made[one.tensor]
-            if one.tensor in made
-            else tf.zeros(self._shape(one.tensor, self._rows), self._dtype(one.tensor))
-            for one in self._traffic.sends(action)
+            message: made[message.tensor]
+            if message.tensor in made
+            else tf.zeros(self._shape(message.tensor, self._rows), self._dtype(message.tensor))
+            for message in self._traffic.sends(action)
         }
 
     def _run(
@@ -255,9 +257,9 @@ class OwnStage:
         """Send messages, one tensor for each receiver and type, and return those that come."""
         came: dict[Message, tf.Tensor] = {}
         for dtype in sorted(
-            {self._dtype(one.tensor) for one in messages}, key=lambda one: one.name
+            {self._dtype(message.tensor) for message in messages}, key=lambda dtype: dtype.name
         ):
-            alike = [one for one in messages if self._dtype(one.tensor) == dtype]
+            alike = [message for message in messages if self._dtype(message.tensor) == dtype]
             out: dict[int, list[tf.Tensor]] = {}
             into: dict[int, list[Message]] = {}
             for message in alike:
@@ -269,7 +271,8 @@ class OwnStage:
                     into.setdefault(self._column[sender], []).append(message)
             sizes = {
                 other: [
-                    tf.TensorShape(self._shape(one.tensor, rows)).num_elements() for one in all_
+                    tf.TensorShape(self._shape(message.tensor, rows)).num_elements()
+                    for message in all_
                 ]
                 for other, all_ in into.items()
             }
@@ -337,10 +340,10 @@ class OwnStage:
         for stage, order in enumerate(self.orders):
             # A stage is as slow as the slowest device that has it.
             slowest = map(
-                max, zip(*(seconds[one] for one in self._mesh.holders(stage)), strict=True)
+                max, zip(*(seconds[holder] for holder in self._mesh.holders(stage)), strict=True)
             )
-            for action, one in zip(order, slowest, strict=True):
-                times.setdefault((action.kind, action.chunk), []).append(one)
+            for action, duration in zip(order, slowest, strict=True):
+                times.setdefault((action.kind, action.chunk), []).append(duration)
         chunks = range(len(self.homes))
         work = Work(
             forward=[statistics.median(times["forward", chunk]) for chunk in chunks],
@@ -362,12 +365,14 @@ class OwnStage:
             return list(gradients)
         # In one exchange, since stages have different numbers of variables.
         dtype = tf.as_dtype(keras.config.floatx())
-        flat = [tf.reshape(tf.cast(one, dtype), [-1]) for one in gradients]
+        flat = [tf.reshape(tf.cast(gradient, dtype), [-1]) for gradient in gradients]
         all_ = self.group.gathered(tf.concat([*flat, tf.zeros(1, dtype)], 0), holders)
-        *means, _ = tf.split(tf.reduce_mean(all_, axis=0), [*(one.shape[0] for one in flat), 1])
+        *means, _ = tf.split(
+            tf.reduce_mean(all_, axis=0), [*(gradient.shape[0] for gradient in flat), 1]
+        )
         return [
-            tf.cast(tf.reshape(mean, one.shape), one.dtype)
-            for mean, one in zip(means, gradients, strict=True)
+            tf.cast(tf.reshape(mean, gradient.shape), gradient.dtype)
+            for mean, gradient in zip(means, gradients, strict=True)
         ]
 
 

@@ -116,7 +116,7 @@ def rounds(orders: Orders, traffic: Traffic, homes: Sequence[int] | None = None)
                 actions[device].append(action)
                 sent = traffic.sends(action)
                 arrived.update(sent)
-                messages += [one for one in sent if device_of[one.receiver] != device]
+                messages += [message for message in sent if device_of[message.receiver] != device]
         if messages:
             made.append(_round(actions, messages))
             actions = [[] for _ in orders]

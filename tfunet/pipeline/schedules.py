@@ -61,7 +61,7 @@ def _after_warm_up(num_stages: int, micro_batches: int, warm_up: Callable[[int],
         forward = [Action("forward", stage, number) for number in range(micro_batches)]
         backward = [Action("backward", stage, number) for number in range(micro_batches)]
         first = warm_up(stage)
-        turns = [one for pair in zip(forward[first:], backward, strict=False) for one in pair]
+        turns = [action for pair in zip(forward[first:], backward, strict=False) for action in pair]
         orders.append((*forward[:first], *turns, *backward[micro_batches - first :]))
     return tuple(orders)
 

@@ -99,7 +99,7 @@ def work_of(
     for reader, chunk in enumerate(chunks):
         for tensor, num_bytes in chunk.receives.items():
             layer = chain.makers[tensor]
-            maker = next(at for at, one in enumerate(chunks) if one.begin <= layer < one.end)
+            maker = next(at for at, part in enumerate(chunks) if part.begin <= layer < part.end)
             messages[maker, reader] = messages.get((maker, reader), 0) + num_bytes
     shares = recomputed or [0.0] * len(chunks)
     pairs = list(zip(chunks, shares, strict=True))
@@ -213,9 +213,9 @@ class _Run:
         return Simulation(
             events=tuple(events),
             step_seconds=max(self.free),
-            busy_seconds=tuple(sum(one.end - one.begin for one in own) for own in passes),
+            busy_seconds=tuple(sum(event.end - event.begin for event in own) for own in passes),
             peak_micro_batches=tuple(
-                max(accumulate(1 if one.action.kind == "forward" else -1 for one in own))
+                max(accumulate(1 if event.action.kind == "forward" else -1 for event in own))
                 for own in passes
             ),
             peak_bytes=tuple(self._peak_bytes(device) for device in devices),

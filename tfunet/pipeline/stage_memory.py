@@ -42,7 +42,7 @@ def stage_memory(
             sent = 0
             for action in turn.actions[device]:
                 chunk, number = action.chunk, action.micro_batch
-                given = sum(waiting.pop(one) for one in traffic.needs(action))
+                given = sum(waiting.pop(message) for message in traffic.needs(action))
                 if action.kind == "forward":
                     is_again = number in recomputed.get(chunk, ())
                     stage = stages[chunk]
@@ -71,11 +71,11 @@ def stage_memory(
             }
             peak = max(peak, _sum(held, waiting))
         weights = (
-            one.weight_bytes for one, home in zip(stages, homes, strict=True) if home == device
+            stage.weight_bytes for stage, home in zip(stages, homes, strict=True) if home == device
         )
         peaks.append(sum(weights) + batch_bytes + peak)
     return peaks
 
 
 def _sum(*sizes: Mapping[Any, int]) -> int:
-    return sum(sum(one.values()) for one in sizes)
+    return sum(sum(table.values()) for table in sizes)

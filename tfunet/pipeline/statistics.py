@@ -18,10 +18,10 @@ Moments = tuple[Any, list[tf.Tensor]]
 
 def batch_normalizations(operations: Iterable[Any]) -> list[Any]:
     """Return the layers of batch normalisation among operations and inside them."""
-    layers = [one for one in operations if isinstance(one, keras.layers.Layer)]
+    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
     found = [inner for layer in layers for inner in layer._flatten_layers()]
     kind = keras.layers.BatchNormalization
-    return list({id(one): one for one in found if isinstance(one, kind)}.values())
+    return list({id(layer): layer for layer in found if isinstance(layer, kind)}.values())
 
 
 def check_deferrable(operations: Iterable[Any]) -> None:
@@ -91,14 +91,14 @@ def _noted_call(
             'for different shares of it. Leave out the mask, or batch_norm = "deferred".'
         )
     moving = layer.moving_mean, layer.moving_variance
-    before = [tf.identity(one.value) for one in moving]
+    before = [tf.identity(variable.value) for variable in moving]
     momentum = layer.momentum
     layer.momentum = 0.0  # The moving statistics are then those of this batch alone.
     try:
         outputs = call(layer, inputs, training=training)
     finally:
         layer.momentum = momentum
-    calls.append((layer, [tf.identity(one.value) for one in moving]))
-    for one, value in zip(moving, before, strict=True):
-        one.assign(value)
+    calls.append((layer, [tf.identity(variable.value) for variable in moving]))
+    for variable, value in zip(moving, before, strict=True):
+        variable.assign(value)
     return outputs

@@ -34,7 +34,7 @@ Taped = tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]
 
 def _taped(run: Callable[[], list[tf.Tensor]], inputs: list[tf.Tensor]) -> Taped:
     with tf.GradientTape() as tape:
-        tape.watch([one for one in inputs if one.dtype.is_floating])
+        tape.watch([tensor for tensor in inputs if tensor.dtype.is_floating])
         targets = run()
     return tape, inputs, targets
 
@@ -64,11 +64,15 @@ class StageStep:
         self.nodes, self.given, self.reads, self.gives = nodes, given, reads, gives
         self.results = results
         self.layers = list({id(node.operation): node.operation for node in nodes}.values())
-        trained = [one for node in nodes for one in node.trainable_variables]
-        self.variables = list({id(one): one for one in trained}.values())
-        others = [one for node in nodes for one in node.variables]
-        others = [one for one in others if not any(one is other for other in self.variables)]
-        self.states = list({id(one): one for one in others}.values())
+        trained = [variable for node in nodes for variable in node.trainable_variables]
+        self.variables = list({id(variable): variable for variable in trained}.values())
+        others = [variable for node in nodes for variable in node.variables]
+        others = [
+            variable
+            for variable in others
+            if not any(variable is other for other in self.variables)
+        ]
+        self.states = list({id(variable): variable for variable in others}.values())
         self.draws = Draws(self.layers)
         self.statistics = DeferredStatistics(self.layers if deferred else ())
         self.begin(1)
@@ -121,7 +125,7 @@ class StageStep:
                 node.run_noise(known, number, self.micro_batches)
             else:
                 node.run(known, training=True)
-        terms = [one for layer in self.layers for one in getattr(layer, "losses", [])]
+        terms = [term for layer in self.layers for term in getattr(layer, "losses", [])]
         if self.results:
             outputs = [own_tensor(known[at]) for at in self.results]
             terms.append(loss(outputs[0] if len(outputs) == 1 else outputs))
@@ -210,7 +214,7 @@ class StagedStep:
         _check_not_shared(parts)
         _check_activity(network)
         makers = {
-            at: stage for stage, nodes in enumerate(parts) for one in nodes for at in one.makes
+            at: stage for stage, nodes in enumerate(parts) for node in nodes for at in node.makes
         }
         wanted = [{at for node in nodes for at in node.reads} for nodes in parts]
         wanted[-1] |= set(network.outputs)
@@ -296,7 +300,7 @@ class StagedStep:
                 raise ValueError("The devices would wait for each other for ever in these orders.")
         for stage in self.stages:
             stage.end()
-        losses = [one for stage in self.stages for one in stage.losses]
+        losses = [value for stage in self.stages for value in stage.losses]
         return tf.add_n(losses) / count, [
             (variable, None if total is None else total / count)
             for stage in self.stages
@@ -337,7 +341,7 @@ class StagedStep:
 
 
 def _sum(gradients: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
-    known = [one for one in gradients if one is not None]
+    known = [gradient for gradient in gradients if gradient is not None]
     return tf.add_n(known) if known else None
 
 

@@ -145,11 +145,11 @@ def _check_fit(first: Member, other: Member) -> None:
             _plain(other.prepare.target_pixel_size),
         ),
     )
-    for what, one, another in facts:
-        if one != another and not (what == "classes" and () in (one, another)):
+    for what, own, another in facts:
+        if own != another and not (what == "classes" and () in (own, another)):
             raise ValueError(
                 f"{first.run} and {other.run} cannot predict together: their {what} are "
-                f"{_show(one)} and {_show(another)}. Name runs on the same data."
+                f"{_show(own)} and {_show(another)}. Name runs on the same data."
             )
 
 

@@ -254,7 +254,7 @@ def _predicted(
         size = None
         if prepared.get("target_pixel_size") is not None and raw.spacing is not None:
             unit = prepared.get("unit", "")
-            size = tuple(converted(one, source.unit, unit) for one in raw.spacing)
+            size = tuple(converted(length, source.unit, unit) for length in raw.spacing)
         by_size.setdefault(size, []).append(at)
     files: dict[int, Path] = {}
     for size, members in by_size.items():

@@ -53,7 +53,9 @@ def read_tf_config(text: str) -> Workers | None:
 
 
 def _texts(addresses: Any) -> list[str]:
-    if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
+    if not isinstance(addresses, list) or not all(
+        isinstance(address, str) for address in addresses
+    ):
         raise TypeError("not a list of addresses")
     return addresses
 

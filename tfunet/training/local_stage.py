@@ -33,7 +33,7 @@ class LocalStage:
     @property
     def sum_bytes(self) -> int:
         """Bytes of its sums."""
-        return sum(num_bytes(tf.TensorSpec(one.shape, one.dtype)) for one in self.sums)
+        return sum(num_bytes(tf.TensorSpec(total.shape, total.dtype)) for total in self.sums)
 
     def note(self, *, counts: bool) -> None:
         """Note the passes of a step."""

@@ -109,12 +109,14 @@ def build_optimizer(
     Raises ValueError for an optimizer that keeps a state of which it does not say whose it is.
     """
     given = [
-        one
-        if owners[id(one)] == stage
-        else keras.Variable(np.zeros((), one.dtype), name="elsewhere")
-        for one in trainable
+        variable
+        if owners[id(variable)] == stage
+        else keras.Variable(np.zeros((), variable.dtype), name="elsewhere")
+        for variable in trainable
     ]
-    of_given = {id(one): variable for one, variable in zip(given, trainable, strict=True)}
+    of_given = {
+        id(reference): variable for reference, variable in zip(given, trainable, strict=True)
+    }
     references: dict[int, Any] = {}
     add = optimizer.add_variable_from_reference
 
@@ -124,7 +126,7 @@ def build_optimizer(
         return made
 
     object.__setattr__(optimizer, "add_variable_from_reference", noted)
-    before = {id(one) for one in optimizer.variables}
+    before = {id(variable) for variable in optimizer.variables}
     try:
         optimizer.build(given)
     finally:
@@ -226,7 +228,9 @@ class StageVariables:
         for at, entry in enumerate(entries):
             first, *others = self.mesh.holders(entry.stage or 0)
             rows.append(table[first, at])
-            different = [one for one in others if (table[one, at] != table[first, at]).any()]
+            different = [
+                device for device in others if (table[device, at] != table[first, at]).any()
+            ]
             if different:
                 raise CheckFailedError(
                     f"The weights {entry.variable.path!r} of devices {different} differ from those "
@@ -296,14 +300,16 @@ class Owned:
     @property
     def weights(self) -> list[Any]:
         """Those of them that are the model's."""
-        return [one.variable for one in self.entries[: self.num_weights] if self._is_here(one)]
+        return [
+            entry.variable for entry in self.entries[: self.num_weights] if self._is_here(entry)
+        ]
 
     def num_bytes(self, stage: int) -> int:
         """Return the bytes of a stage's variables."""
         specs = (
-            tf.TensorSpec(one.shape, one.dtype)
-            for one in self.entries
-            if one.stage in (None, stage)
+            tf.TensorSpec(entry.shape, entry.dtype)
+            for entry in self.entries
+            if entry.stage in (None, stage)
         )
         return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
 

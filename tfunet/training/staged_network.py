@@ -234,10 +234,13 @@ class StagedNetwork:
         if self._is_alone:
             if not self._forecast_bytes:
                 variables = [*self._owned.variables, *self.sums()]
-                sizes = [num_bytes(tf.TensorSpec(one.shape, one.dtype)) for one in variables]
+                sizes = [
+                    num_bytes(tf.TensorSpec(variable.shape, variable.dtype))
+                    for variable in variables
+                ]
                 self._forecast_bytes = sum(sizes) + forecast_bytes([*logs.values()], sizes)
             return logs
-        own = tf.stack([tf.cast(one, keras.config.floatx()) for one in logs.values()])
+        own = tf.stack([tf.cast(value, keras.config.floatx()) for value in logs.values()])
         of_last = stage.of_last(own if stage.is_last else None, own.shape.as_list(), own.dtype)
         return dict(zip(logs, tf.unstack(of_last), strict=True))
 
@@ -246,11 +249,18 @@ class StagedNetwork:
     ) -> list[tf.Tensor | None]:
         """Return a stage's gradients, clipped as Keras does, by the norm over all stages."""
         dtype = keras.config.floatx()
-        squares = [tf.reduce_sum(tf.cast(one, dtype) ** 2) for one in gradients if one is not None]
+        squares = [
+            tf.reduce_sum(tf.cast(gradient, dtype) ** 2)
+            for gradient in gradients
+            if gradient is not None
+        ]
         own = tf.add_n(squares) if squares else tf.zeros((), dtype)
         norm = tf.sqrt(stage.sum_over_stages(own))
         scale = limit * tf.minimum(1.0 / norm, 1.0 / limit)
-        return [None if one is None else one * tf.cast(scale, one.dtype) for one in gradients]
+        return [
+            None if gradient is None else gradient * tf.cast(scale, gradient.dtype)
+            for gradient in gradients
+        ]
 
     def _cast(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(images, self._model.compute_dtype)
@@ -331,7 +341,11 @@ class StagedNetwork:
 
     def _plans(self) -> list[tuple[Plan, int]]:
         """Return the plans of a step that give tensors up, and the bytes of each step."""
-        first = [(one.plans[0], one.stage_bytes[0]) for one in self._supports if one.plans]
+        first = [
+            (support.plans[0], support.stage_bytes[0])
+            for support in self._supports
+            if support.plans
+        ]
         return [(plan, num_bytes) for plan, num_bytes in first if plan.gives_up]
 
     def summary(self) -> str:
@@ -366,7 +380,7 @@ class StagedNetwork:
         swapped = self._attempt.backend.sum(swapped).astype(int)
         step = statistics.median(self._step_seconds) if self._step_seconds else None
         any_stage = next(iter(self._stages.values())).stage
-        layers = [layer for one in any_stage.layers for layer in one.layers]
+        layers = [layer for node in any_stage.layers for layer in node.layers]
         seconds = self._cut.seconds
         return {
             "stages": config.stages,
@@ -377,7 +391,7 @@ class StagedNetwork:
             "stage_seconds": table[:, 0].tolist() if step else None,
             "predicted_stage_seconds": None
             if seconds is None
-            else [one * config.micro_batches * self._passes for one in seconds],
+            else [duration * config.micro_batches * self._passes for duration in seconds],
             "bubble": 1 - float(table[:, 0].mean()) / step if step else None,
             "variable_bytes": table[:, 1].astype(int).tolist(),
             "stage_bytes": table[:, 3].astype(int).tolist() if table[:, 3].all() else None,

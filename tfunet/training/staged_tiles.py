@@ -66,7 +66,7 @@ class StagedTiles:
             lambda tile, output: loss_of_tile(self._loss, tile, output, self._cut, self._whole),
             times=self._passes,
         )
-        self._is_reached[stage.number] = [one is not None for one in gradients]
+        self._is_reached[stage.number] = [gradient is not None for gradient in gradients]
         for total, gradient in zip(totals, gradients, strict=True):
             if gradient is not None:
                 total.assign_add(gradient)

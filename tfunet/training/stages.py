@@ -144,8 +144,8 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         for device, local in stages.items():
             with tf.device(names.get(device)):
                 local.sums = [
-                    tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False)
-                    for one in local.stage.variables
+                    tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+                    for variable in local.stage.variables
                 ]
     staged = StagedNetwork(
         attempt,

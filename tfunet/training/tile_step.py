@@ -118,7 +118,7 @@ class WholeNetwork:
     def add(self, batch: Batch, sums: list[tf.Tensor]) -> dict[str, Any]:
         result: dict[str, Any] = self._backend.run(self._replica_tile, batch, sums)
         if self._num_local == 1:
-            result["sums"] = [one[0] for one in result["sums"]]
+            result["sums"] = [total[0] for total in result["sums"]]
         return result
 
     def _replica_tile(self, fed: Batch, sums: list[tf.Tensor]) -> dict[str, Any]:

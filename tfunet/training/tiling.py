@@ -113,7 +113,7 @@ def look_at_network(task: Task) -> Tiles:
     check_not_finer(cut)
     check_split(config.split, cut.largest_window, what="a tile's window")
     window = _network_for(task, cut.largest_window)
-    shapes = [[tuple(one.shape) for one in model.variables] for model in (whole, window)]
+    shapes = [[tuple(variable.shape) for variable in model.variables] for model in (whole, window)]
     if shapes[0] != shapes[1] or (reach(window), alignment(window)) != (halo, steps):
         raise ValueError(
             f"{tiling} needs a network that is the same for images of every size, and the model "

@@ -119,15 +119,21 @@ def look_at_step(
         for optimizer, variables in applied.trained:
             if not optimizer.built:
                 optimizer.build(variables)
-    further = [one for one in optimizers if one is not model.optimizer]
+    further = [optimizer for optimizer in optimizers if optimizer is not model.optimizer]
     held = _Distinct(model.optimizer)
     for variable in (*model.variables, *model.optimizer.variables):
         held.add(variable)
-    trained = [one for _, variables in applied.trained for one in variables if held.add(one)]
-    others = [one for optimizer in further for one in optimizer.variables if held.add(one)]
-    for variable in (one for metric in model.metrics for one in metric.variables):
+    trained = [
+        variable for _, variables in applied.trained for variable in variables if held.add(variable)
+    ]
+    others = [
+        variable for optimizer in further for variable in optimizer.variables if held.add(variable)
+    ]
+    for variable in (state for metric in model.metrics for state in metric.variables):
         held.add(variable)  # Kept apart: their state differs between replicas.
-    others += [Plain(_whole(one)) for one in _in_order_of_use(graph) if held.add(one)]
+    others += [
+        Plain(_whole(variable)) for variable in _in_order_of_use(graph) if held.add(variable)
+    ]
     return Used(optimizers=optimizers, trained=trained, others=others)
 
 
@@ -159,11 +165,13 @@ class _Applied:
         # MirroredStrategy traces each replica in a thread of its own.
         self._calls[id(optimizer), threading.get_ident()] += 1
         given = optimizer._trainable_variables if variables is None else variables
-        known = next((trained for one, trained in self.trained if one is optimizer), None)
+        known = next((trained for applied, trained in self.trained if applied is optimizer), None)
         if known is None:
             self.trained.append((optimizer, list(given)))
         else:
-            known += [one for one in given if not any(one is other for other in known)]
+            known += [
+                variable for variable in given if not any(variable is other for other in known)
+            ]
 
 
 @final

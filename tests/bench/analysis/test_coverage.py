@@ -25,7 +25,7 @@ def verdicts(sweep):
 def test_a_95_percent_interval_covers_the_truth_in_95_percent_of_the_sweeps(repeats):
     dice = np.random.default_rng(repeats)
     estimates = [ratio(*sweep) for sweep in sweeps(dice, SWEEPS, (1.1, 1.0), repeats)]
-    assert 0.93 <= np.mean([one.low <= 1.1 <= one.high for one in estimates]) <= 0.97
+    assert 0.93 <= np.mean([estimate.low <= 1.1 <= estimate.high for estimate in estimates]) <= 0.97
 
 
 @pytest.mark.parametrize("repeats", REPEATS)

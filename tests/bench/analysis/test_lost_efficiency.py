@@ -29,7 +29,9 @@ def record(parts, num_replicas, scale=1.0):
         "synthetic_pairs_seconds": [[scale * real / 1000, scale * synthetic / 1000]] * 3,
     }
     if num_replicas > 1:
-        table["alone_seconds"] = [[scale * one / 1000] * 3 for one in (alone, slowest)]
+        table["alone_seconds"] = [
+            [scale * milliseconds / 1000] * 3 for milliseconds in (alone, slowest)
+        ]
         table |= {"average_seconds": [0.02, 0.02, 0.5], "gradient_bytes": 4_000_000}
     return table
 
@@ -135,7 +137,7 @@ def test_of_stages_of_split_samples_each_exchange_and_each_wait_is_a_part(tmp_pa
         # Of each device (ms), and of the slowest: all but the average, then without borders.
         times = {"alone": (20, 30, 40, 50), "crossing": (1, 85, 2, 3), "exchanging": (100, 1, 2, 3)}
         for name, values in times.items():
-            table[f"{name}_seconds"] = [[one / 1000] * 3 for one in values]
+            table[f"{name}_seconds"] = [[milliseconds / 1000] * 3 for milliseconds in values]
         table |= {"split": [2, 1], "pipeline": {"stages": 2}, "bubble_seconds": 0.025}
         write_trial(tmp_path, trial, **table)
     (family,) = summarise(read_sweep(tmp_path)).families

@@ -288,7 +288,7 @@ def test_predicted_stands_beside_measured(comparisons, styles):
         comparison.label for comparison in comparisons
     ]
     places = [line.get_xdata()[0] for line in left.lines if line.get_marker() == "|"]
-    assert 0.9 in [pytest.approx(one) for one in places]
+    assert 0.9 in [pytest.approx(place) for place in places]
     labels = {line.get_label(): line.get_xdata()[0] for line in right.lines}
     assert labels["predicted (of memory: the device's)"] == -30
     assert labels["measured, device memory"] == -40

@@ -82,28 +82,28 @@ def test_trainers_run_at_the_same_time_and_one_that_dies_is_started_again(tmp_pa
     assert code == 2
     found = attempts(tmp_path)
     # One that was refused is not tried again. All went on from where they were.
-    assert [len(one) for one in found] == [2, 1] + [1] * (trainers - 2)
+    assert [len(attempt) for attempt in found] == [2, 1] + [1] * (trainers - 2)
     assert not (tmp_path / "earlier").exists()
     # There are more trainers than cores.
     places = len(usable_cores())
-    assert [one[0]["cores"] for one in found] == [
+    assert [attempt[0]["cores"] for attempt in found] == [
         [usable_cores()[trainer % places]] for trainer in range(trainers)
     ]
-    assert {one[0]["places"] for one in found} == {str(places)}
+    assert {attempt[0]["places"] for attempt in found} == {str(places)}
     assert any("take turns in" in line for line in lines)
     assert any("died; it goes on from its checkpoint (restart 1)" in line for line in lines)
     states = [trial.state for trial in read_sweep(tmp_path).trials]
     assert states == ["done", "failed"] + ["done"] * (trainers - 2)
     # The next run of the sweep goes on with the one that failed.
     assert run(study(trainers), tmp_path) == 0
-    assert [len(one) for one in attempts(tmp_path)] == [2, 2] + [1] * (trainers - 2)
+    assert [len(attempt) for attempt in attempts(tmp_path)] == [2, 2] + [1] * (trainers - 2)
 
 
 def test_trainers_with_a_place_each_take_no_turns(tmp_path):
     if len(usable_cores()) < 2:
         pytest.fail("This test needs two cores.")
     assert run(study(2), tmp_path, together=2) == 0
-    assert {one[0]["places"] for one in attempts(tmp_path)} == {None}
+    assert {attempt[0]["places"] for attempt in attempts(tmp_path)} == {None}
 
 
 def test_independent_runs_follow_each_other_where_cores_are_too_few(tmp_path):
@@ -117,7 +117,7 @@ def test_independent_runs_follow_each_other_where_cores_are_too_few(tmp_path):
 
 def test_one_that_dies_again_and_again_is_given_up_and_the_others_end(tmp_path):
     assert run(study(2), tmp_path, ends={1: ["killed"]}) == 3
-    assert [len(one) for one in attempts(tmp_path)] == [1, 3]
+    assert [len(attempt) for attempt in attempts(tmp_path)] == [1, 3]
     assert read_sweep(tmp_path).trials[1].reason == "killed by SIGKILL"
 
 
@@ -125,7 +125,7 @@ def test_one_is_started_again_only_if_it_has_not_ended_and_anew_only_without_a_c
     lines = []
     ends = {0: ["done and killed"], 1: ["killed early", "well"]}
     assert run(study(2), tmp_path, ends=ends, lines=lines) == 0
-    assert [len(one) for one in attempts(tmp_path)] == [1, 1]
+    assert [len(attempt) for attempt in attempts(tmp_path)] == [1, 1]
     assert [line.partition("; ")[2] for line in lines if "died" in line] == [
         "it begins anew (restart 1)."
     ]

@@ -134,12 +134,12 @@ def test_several_processes_search_together_and_a_killed_one_loses_no_settings(tm
         processes += [start("well"), start("well")]
         time.sleep(0.5)
         os.killpg(processes[0].pid, signal.SIGKILL)
-        assert [one.wait(timeout=300) for one in processes[1:]] == [0, 0]
+        assert [process.wait(timeout=300) for process in processes[1:]] == [0, 0]
     finally:
-        for one in processes:
-            if one.poll() is None:
-                os.killpg(one.pid, signal.SIGKILL)
-            one.wait()
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     trials = read_sweep(tmp_path / "logs").trials
     assert [trial.state for trial in trials] == ["done"] * 16
     assert len({trial.id for trial in trials}) == 16

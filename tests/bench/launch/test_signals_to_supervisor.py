@@ -211,8 +211,8 @@ def test_ctrl_c_of_a_terminal_reaches_only_the_supervisor(mark):
     process = supervisor(BUSY)
     until(all_ready)
     # A terminal signals the process group in its foreground.
-    others = [one for one in marked(mark) if one.pid != process.pid]
-    assert os.getpgid(process.pid) not in {os.getpgid(one.pid) for one in others}
+    others = [found for found in marked(mark) if found.pid != process.pid]
+    assert os.getpgid(process.pid) not in {os.getpgid(other.pid) for other in others}
     process.terminate()
     process.communicate(timeout=MOST_SECONDS)
 

@@ -154,7 +154,7 @@ def test_the_table_is_no_part_of_the_science(tmp_path):
     path = tmp_path / "study.toml"
     path.write_text(study_toml(study))
     assert read_study(path).slurm == study.slurm
-    here, there = (dry_run(one, tmp_path) for one in (study, study_from_dict(table)))
+    here, there = (dry_run(asked, tmp_path) for asked in (study, study_from_dict(table)))
     assert trials_of(here) == trials_of(there)
     assert "--partition=gpu" in here
     assert "partition" not in there

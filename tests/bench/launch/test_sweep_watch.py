@@ -83,7 +83,7 @@ def test_states_curves_and_the_time_left_are_shown(under_way):
 def test_a_job_that_holds_only_its_own_folder_runs(under_way):
     root, trial = under_way
     with RunFolder(root / trial.id).locked():
-        assert [one.name for one in read_progress(root).running] == [trial.id]
+        assert [trial_progress.name for trial_progress in read_progress(root).running] == [trial.id]
     stopped = read_progress(root)
     assert stopped.running == ()
     assert "No trial runs now. To go on: tfunet sweep resume" in text_of(stopped, root)

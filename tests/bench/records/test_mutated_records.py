@@ -46,7 +46,7 @@ def told(*arguments):
     """Run a command in this process; return exit code, output and errors."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        code = main([str(one) for one in arguments])
+        code = main([str(argument) for argument in arguments])
     # What a terminal or a file takes.
     output.getvalue().encode()
     errors.getvalue().encode()
@@ -108,7 +108,7 @@ def test_one_wrong_file_in_each_trial_takes_away_no_other(template, tmp_path):
                 (folder / name).unlink()
         damaged = []
         for trial in sorted(path for path in folder.iterdir() if path.is_dir()):
-            files = sorted(one for one in trial.iterdir() if one.suffix in (".json", ".csv"))
+            files = sorted(file for file in trial.iterdir() if file.suffix in (".json", ".csv"))
             for path in dice.sample(files, PER_TRIAL):
                 mutate(path, dice)
                 damaged.append(path)
@@ -128,7 +128,7 @@ def check_all_that_reads(root, template, damaged, out, *, full):
             *("out of memory", "correctness checks", "no reason was recorded"),
             "it belongs to a run with",  # Either of two files is wrong.
         )
-        if row["state"] == "failed" and not any(one in row["reason"] for one in told_why):
+        if row["state"] == "failed" and not any(words in row["reason"] for words in told_why):
             files = [path for path in damaged if path.parent.name == name]
             # The reason of failure.json is any text.
             is_told = any(named(path, row["reason"]) for path in files)

@@ -163,6 +163,7 @@ def test_folds_are_repeats_of_one_configuration(tmp_path):
     [
         ("Dice left lung", "Overlap"),
         ("nsd@0.2um", "Normalised surface Dice"),
+        ("vi_merge", "in bits"),
         ("samples to Dice 0.59", "first reached"),
         ("memory (GiB)", "Peak resident"),
         ("reason", ""),

@@ -47,7 +47,7 @@ def test_the_best_trials_come_first_with_their_settings(sweep):
     assert ensemble.columns == ("learning_rate", "optimizer", "model_options.filters")
     assert (ensemble.objective, ensemble.direction) == ("val_dice", "maximize")
     by_rate = sorted(trials[1:], key=lambda trial: -trial.config.learning_rate)
-    assert [one.trial.id for one in ensemble.scored] == [trial.id for trial in by_rate]
+    assert [result.trial.id for result in ensemble.scored] == [trial.id for trial in by_rate]
     assert (
         ensemble.best.values["model_options.filters"] == by_rate[0].config.model_options["filters"]
     )
@@ -120,7 +120,7 @@ def test_a_sample_is_ranked_by_its_mean_over_folds(tmp_path):
             write_trial(tmp_path, trial, dice={"cell": score})
     ensemble = ensemble_of(read_sweep(tmp_path))
     assert ensemble.columns == ("learning_rate",)
-    assert [(one.values["learning_rate"], one.score) for one in ensemble.scored] == [
+    assert [(result.values["learning_rate"], result.score) for result in ensemble.scored] == [
         (rates[1], pytest.approx(0.65)),
         (rates[0], pytest.approx(0.5)),
     ]

@@ -66,7 +66,7 @@ def test_commands_of_the_page_on_reports(command, place, capsys):
 @pytest.mark.slow
 def test_commands_of_the_page_on_studies(place, capsys):
     given = commands("studies.md")
-    assert [one[1:3] for one in given][-2:] == [["sweep", "run"], ["sweep", "status"]]
+    assert [arguments[1:3] for arguments in given][-2:] == [["sweep", "run"], ["sweep", "status"]]
     for command in given:
         assert main(command[1:]) == exit_codes.OK, command
     shown = capsys.readouterr().out

@@ -45,14 +45,16 @@ def test_figures_are_elements_that_stand_alone_and_name_nothing_outside(drawings
 
 def test_figures_in_one_page_share_no_id(drawings):
     ids = [
-        one for drawing in drawings.values() for one in re.findall(r'\bid="([^"]+)"', drawing.svg)
+        identifier
+        for drawing in drawings.values()
+        for identifier in re.findall(r'\bid="([^"]+)"', drawing.svg)
     ]
     assert ids
     assert len(ids) == len(set(ids))
 
 
 def texts(drawing):
-    return [one.text for one in ElementTree.fromstring(drawing.svg).iter(f"{SVG}text")]
+    return [element.text for element in ElementTree.fromstring(drawing.svg).iter(f"{SVG}text")]
 
 
 def test_figures_name_backends_regions_and_axes(drawings):

@@ -142,8 +142,8 @@ def test_costs_to_a_dice_are_compared_with_those_of_independent_runs(tmp_path):
     rows = cost_rows(found)
     assert [row["reached"] for row in rows] == ["3 of 3"] * 3
     dice = float(next(iter(rows[0])).removeprefix("to Dice "))
-    assert dice == pytest.approx(min(one.best[1] for one in found), abs=0.01)
-    costs = [one.cost(dice) for one in found]
+    assert dice == pytest.approx(min(population.best[1] for population in found), abs=0.01)
+    costs = [population.cost(dice) for population in found]
     assert {cost.steps for cost in costs[:6]} <= {20, 40, 60}
     for name, shown in (("seconds", "seconds"), ("device_hours", "device-hours")):
         logs = [

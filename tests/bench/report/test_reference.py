@@ -160,11 +160,11 @@ def test_samples_in_parts_reach_the_scores_of_whole_ones(study):
     for trial in sorted(sweep.trials, key=lambda trial: trial.repeat):
         ways.setdefault(trial.config.split, []).append(trial.result)
     whole, parts = ways[()], ways[2, 1, 1]
-    assert [one.samples_hash for one in whole] == [one.samples_hash for one in parts]
-    scores = [one.mean_dice for one in whole]
-    assert min(scores) <= fmean(one.mean_dice for one in parts) <= max(scores)
+    assert [trial.samples_hash for trial in whole] == [trial.samples_hash for trial in parts]
+    scores = [trial.mean_dice for trial in whole]
+    assert min(scores) <= fmean(trial.mean_dice for trial in parts) <= max(scores)
     if study == "split-fractals":
-        assert all(one.mean_dice >= 0.95 for one in [*whole, *parts])
+        assert all(trial.mean_dice >= 0.95 for trial in [*whole, *parts])
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,9 @@ def test_the_page_on_tiles_has_what_its_study_found():
     page = (ROOT / "docs/tiles.md").read_text()
     for name, tiling in (("random patches", ()), ("tiles", (3, 3))):
         found = mean(dice[tiling])
-        axon, myelin = (fmean(one[key] for one in regions[tiling]) for key in ("axon", "myelin"))
+        axon, myelin = (
+            fmean(scores[key] for scores in regions[tiling]) for key in ("axon", "myelin")
+        )
         assert (
             f"| {name} | {found.value:.3f} ({found.low:.3f} to {found.high:.3f}) "
             f"| {axon:.3f}, {myelin:.3f} |"
@@ -246,7 +248,7 @@ def test_all_ways_together_take_the_same_steps_and_lose_the_parts_of_each():
     assert sorted(cell.num_devices for cell in cells.values()) == [2, 2, 2, 8]
     for label, cell in cells.items():
         expected = in_stages if "stages" in label else {*on_all, "stragglers"}
-        assert [set(one.parts) for one in cell.lost] == [expected], label
+        assert [set(lost.parts) for lost in cell.lost] == [expected], label
 
 
 @pytest.mark.parametrize("study", ["folds-sem", "folds-hippocampus"])

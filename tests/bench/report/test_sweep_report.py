@@ -92,7 +92,7 @@ def test_every_mark_of_a_figure_leads_to_the_row_of_its_trial(sweep, report):
     done = {trial.id for trial in read_sweep(folder).trials} - {failed, unlike}
     for name in ("scaling", "throughput", "scores", "memory"):
         assert set(re.findall(r'xlink:href="#trial-([^"]+)"', figures[name])) == done, name
-    assert all(f'<tr id="trial-{one}"' in page for one in (*done, failed, unlike))
+    assert all(f'<tr id="trial-{trial_id}"' in page for trial_id in (*done, failed, unlike))
 
 
 def test_rows_link_to_their_records(sweep, report):

@@ -200,9 +200,9 @@ def records(*speeds, table=TABLE):
     """The trials of a plan; `speeds` of a trial by a part of its name: a number or a state."""
     known = dict(speeds)
     collected = []
-    for one in plan_trials(study_from_dict(table), 8).trials:
-        what = next((value for name, value in known.items() if name in one.id), "waiting")
-        trial = unread(one)
+    for planned in plan_trials(study_from_dict(table), 8).trials:
+        what = next((value for name, value in known.items() if name in planned.id), "waiting")
+        trial = unread(planned)
         if isinstance(what, str):
             collected.append(replace(trial, state=what, reason="why"))
         else:

@@ -45,7 +45,7 @@ def changed(image, mask, table, *, sample=0, epoch=0, seed=0):
         epoch=tf.constant(epoch, tf.int64),
         sample=tf.constant(sample, tf.int64),
     )
-    return [one.numpy() for one in out]
+    return [tensor.numpy() for tensor in out]
 
 
 def unlike(one, other):
@@ -120,8 +120,8 @@ def digest():
     found = hashlib.sha256()
     for shape in ((128, 128), (48, 64, 48)):
         for number in range(2):
-            for one in changed(*scene(shape), EVERYTHING, sample=number):
-                found.update(one.tobytes())
+            for array in changed(*scene(shape), EVERYTHING, sample=number):
+                found.update(array.tobytes())
     return found.hexdigest()
 
 
@@ -281,7 +281,7 @@ def test_compiled_by_xla_image_and_mask_stay_aligned_and_a_sample_is_itself(rank
     outs = []
     for number in (0, 1, 0):
         found = on_device(tf.constant(image), tf.constant(mask), tf.constant(number, tf.int64))
-        outs.append([one.numpy() for one in found])
+        outs.append([tensor.numpy() for tensor in found])
         grey, labels = outs[-1][0][..., 0], outs[-1][1]
         sure = np.abs(grey - grey.round()) < 1e-6
         assert sure.mean() > 0.4

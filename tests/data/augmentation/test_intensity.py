@@ -28,11 +28,11 @@ def test_brightness_adds_to_each_channel():
 @pytest.mark.parametrize("factors", [(0.6, 0.75), (1.3, 2.0), (1.0, 0.5)])
 def test_contrast_changes_the_distance_from_the_mean_and_keeps_the_range(factors):
     found = applied(intensity.contrast, IMAGE, factors)
-    for one, before, factor in zip(channels(found), channels(IMAGE), factors, strict=True):
+    for channel, before, factor in zip(channels(found), channels(IMAGE), factors, strict=True):
         expected = ((before - before.mean()) * factor + before.mean()).clip(
             before.min(), before.max()
         )
-        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(channel, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_contrast_of_one_changes_no_bit():
@@ -44,11 +44,11 @@ def test_contrast_of_one_changes_no_bit():
 def test_gamma_is_a_power_of_the_unit_range_and_keeps_mean_and_deviation(image):
     exponents = (0.7, 1.5, 1.0)[: image.shape[-1]]
     found = applied(intensity.gamma, image, exponents)
-    for one, before, exponent in zip(channels(found), channels(image), exponents, strict=True):
+    for channel, before, exponent in zip(channels(found), channels(image), exponents, strict=True):
         span = before.max() - before.min()
         powered = ((before - before.min()) / span) ** exponent * span + before.min()
         expected = (powered - powered.mean()) / powered.std() * before.std() + before.mean()
-        np.testing.assert_allclose(one, expected, rtol=1e-3, atol=2e-3)
+        np.testing.assert_allclose(channel, expected, rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("function", [intensity.contrast, intensity.gamma])

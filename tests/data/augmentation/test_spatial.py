@@ -31,7 +31,7 @@ def resampled(image, mask, matrix, shift, moved=None):
         tf.constant(shift, tf.float32),
         moved,
     )
-    return [one.numpy() for one in out]
+    return [tensor.numpy() for tensor in out]
 
 
 def places(shape, matrix, shift):
@@ -192,7 +192,7 @@ def test_quarter_turns_are_all_products_of_numpys_and_no_mirror_image(axes, rank
     block = np.arange(3**rank, dtype=np.uint8).reshape((3,) * rank)
     expected = {block.tobytes()}
     while True:
-        turns = [(one, other) for one in axes for other in axes if one != other]
+        turns = [(axis, other) for axis in axes for other in axes if axis != other]
         grown = expected | {
             np.rot90(np.frombuffer(known, np.uint8).reshape(block.shape), 1, plane).tobytes()
             for known in expected
@@ -213,7 +213,7 @@ def turned(image, mask, order, reverse):
     given = spatial.reorder(
         tf.constant(image), tf.constant(mask), [(9, 9, 9), order], tf.constant(1)
     )
-    return [one.numpy() for one in spatial.flip(*given, tf.constant(reverse))]
+    return [tensor.numpy() for tensor in spatial.flip(*given, tf.constant(reverse))]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])

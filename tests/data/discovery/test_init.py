@@ -396,10 +396,10 @@ def test_no_class_is_lost_where_names_have_no_numbers(classes, tmp_path):
     """Every second file is of the same class."""
     for name in "abcdefgh":
         save(tmp_path / f"{name}_image.png", grey())
-        for at, one in enumerate(classes):
+        for at, class_name in enumerate(classes):
             mask = np.zeros((32, 48), np.uint8)
             mask[8 * at : 8 * at + 8] = 255
-            save(tmp_path / f"{name}_mask_{one}.png", mask)
+            save(tmp_path / f"{name}_mask_{class_name}.png", mask)
     assert set(begun(tmp_path)["data_options"]["masks"]) == set(classes)
 
 

@@ -165,7 +165,7 @@ def test_eight_bits_ct_and_zeros_around_the_head_have_their_own_rules():
     organ = np.zeros((20, 30, 30), int)
     organ[5:10, 5:15, 5:15] = 1
     ct = [np.where(organ, rng.normal(60, 5, organ.shape), -1000) for _ in range(3)]
-    for names, images in (((), ct), (("CT",), [one + 1000 for one in ct])):
+    for names, images in (((), ct), (("CT",), [image + 1000 for image in ct])):
         value, reason = plan_rules.intensity(found_in(images, [organ] * 3), channel_names=names)
         shift = 1000 * bool(names)
         assert value["low"][0] == pytest.approx(60 - 5 * 2.58 + shift, abs=2.5)
@@ -193,7 +193,7 @@ def test_no_flips_along_an_axis_that_tells_classes_apart():
     value, reason = augmentation["flips"]
     assert value == [1]
     assert "classes 1 class1 and 2 class2 along axis 0" in reason
-    config = from_dict({"augmentation": {name: one for name, (one, _) in augmentation.items()}})
+    config = from_dict({"augmentation": {name: value for name, (value, _) in augmentation.items()}})
     assert config.augmentation["rotation"] == {"range": 180, "probability": 0.2}
     whole = [mask > 0 for mask in masks]
     alone = plan_rules.augmentation((24, 48), found_in([mask * 1.0 for mask in whole], whole))

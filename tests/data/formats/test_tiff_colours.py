@@ -141,6 +141,6 @@ def test_a_mask_of_bool_that_tifffile_wrote_inverted_is_said(tmp_path, options):
     source = open_folder(
         root=str(tmp_path), images="{case}.tif", masks={"cell": "{case}_m.tif"}, **options
     )
-    warnings = [str(one) for one in check(source).warnings]
+    warnings = [str(warning) for warning in check(source).warnings]
     said = [line for line in warnings if "what was True or 1 counts as background" in line]
     assert [line[:7] for line in said] == ["a_m.tif", "b_m.tif"]

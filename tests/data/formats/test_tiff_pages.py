@@ -90,7 +90,7 @@ def test_levels_of_a_pyramid_are_one_image(tmp_path):
 def test_fax_pages_are_read(tmp_path, compression, photometric):
     """tifffile asks for imagecodecs, which has no such decoder."""
     masks = STACK > 127
-    images = [Image.fromarray(one) for one in masks]
+    images = [Image.fromarray(mask) for mask in masks]
     images[0].save(
         tmp_path / "a.tif",
         compression=compression,
@@ -107,7 +107,7 @@ def test_fax_pages_are_read(tmp_path, compression, photometric):
 
 
 def test_a_film_is_not_taken_for_its_first_picture(tmp_path):
-    pictures = [Image.fromarray(np.repeat(one[..., None], 3, -1)) for one in STACK[:3]]
+    pictures = [Image.fromarray(np.repeat(page[..., None], 3, -1)) for page in STACK[:3]]
     pictures[0].save(tmp_path / "a.webp", save_all=True, append_images=pictures[1:])
     with pytest.raises(ValueError, match=r"a film of 3 pictures"):
         read_header(tmp_path / "a.webp")

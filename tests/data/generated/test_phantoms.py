@@ -59,7 +59,7 @@ def test_another_process_makes_the_same_bits(opener):
 @pytest.mark.parametrize("opener", OPENERS)
 def test_cases_and_seeds_differ(opener):
     made = {
-        digest(opener(num_cases=4, size=32, seed=seed), one) for seed in (0, 1) for one in (0, 3)
+        digest(opener(num_cases=4, size=32, seed=seed), case) for seed in (0, 1) for case in (0, 3)
     }
     assert len(made) == 4
 

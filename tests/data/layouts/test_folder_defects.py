@@ -39,7 +39,7 @@ def message(folder, **options):
 
 
 def found(source):
-    return [str(one) for one in check(source).defects]
+    return [str(defect) for defect in check(source).defects]
 
 
 def cut(path):

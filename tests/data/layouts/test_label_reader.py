@@ -109,7 +109,7 @@ def test_a_threshold_for_another_range_of_values_is_a_defect_and_a_near_one_a_wa
     assert len(check(opened(tmp_path, ".npy", threshold=127)).defects) == 1
     Image.fromarray(INSIDE * np.uint8(100)).save(tmp_path / "a_m.png")
     report = check(opened(tmp_path, ".png", threshold=127))
-    assert [str(one) for one in report.warnings][:2] == [
+    assert [str(warning) for warning in report.warnings][:2] == [
         "a_m.png: its values reach 100, and none is above threshold = 127",
         "a_i.png: its mask is empty",
     ]

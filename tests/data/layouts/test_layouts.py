@@ -130,7 +130,7 @@ def nnunet_files(root, names, files):
 def test_channels_of_an_nnunet_case_may_share_a_file(tmp_path, names, files):
     source = open_source("nnunet", nnunet_files(tmp_path, names, files))
     assert source.channels == len(names)
-    stored = [np.asarray(Image.open(tmp_path / f"imagesTr/a_{one:04d}.png")) for one in files]
+    stored = [np.asarray(Image.open(tmp_path / f"imagesTr/a_{file:04d}.png")) for file in files]
     np.testing.assert_array_equal(source.raw(0).image, np.dstack(stored))
 
 
@@ -308,8 +308,8 @@ def test_paths_in_a_csv_may_be_absolute_and_name_arrays_in_a_file(pairs, monkeyp
     pairs.write_text("\n".join(rows) + "\n")
     monkeypatch.setenv("TABLES", str(pairs.parent))
     source = open_source("csv", {"file": "$TABLES/pairs.csv"})
-    assert [one.rpartition("_all_")[2] for one in source.case_ids] == ["raw_0", "raw_1"]
-    assert not any("/" in one for one in source.case_ids)
+    assert [case.rpartition("_all_")[2] for case in source.case_ids] == ["raw_0", "raw_1"]
+    assert not any("/" in case for case in source.case_ids)
     assert check(source).defects == ()
 
 
@@ -390,6 +390,6 @@ def test_what_a_table_may_have_wrong_is_said(rows, options, defects, warnings, t
     table = {"file": str(tmp_path / "t.csv"), **options}
     source = open_source("csv", table, skip_bad=True)
     for found, words in ((source.defects, defects), (source.warnings, warnings)):
-        assert [word in str(one) for one, word in zip(found, words, strict=True)] == [True] * len(
-            words
-        )
+        assert [word in str(defect) for defect, word in zip(found, words, strict=True)] == [
+            True
+        ] * len(words)

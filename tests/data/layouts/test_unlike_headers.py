@@ -94,7 +94,7 @@ def test_volumes_that_lie_in_other_directions_are_said(tmp_path, affine, words):
         volume(f"{tmp_path}/{name}", np.eye(4))
     volume(f"{tmp_path}/c", affine)
     source = opened(tmp_path, ".nii.gz")
-    said = [str(one) for one in source.warnings]
+    said = [str(warning) for warning in source.warnings]
     assert len(said) == bool(words)
     assert all(words in line and "set: the axes of volumes" in line for line in said)
     # Training and `data check` say what is seen at opening.
@@ -135,4 +135,4 @@ def test_a_mask_in_a_format_with_other_axes_may_be_turned(tmp_path, shape, image
         exclude=[f"*_m{mask}"],
     )
     assert len(source.warnings) == is_said
-    assert all("is it turned?" in str(one) for one in source.warnings)
+    assert all("is it turned?" in str(warning) for warning in source.warnings)

@@ -87,8 +87,10 @@ def test_input_that_stays_is_read(more, changed, threshold_bytes, expected):
 def test_plan_reads_outputs_where_not_all_can_be_kept_and_says_of_which():
     made, _ = step(*STEP)
     plans = [
-        Planner().plan(Problem(trace=made, budget_bytes=one, costs=costs(made), threshold_bytes=50))
-        for one in (420, 330)
+        Planner().plan(
+            Problem(trace=made, budget_bytes=size, costs=costs(made), threshold_bytes=50)
+        )
+        for size in (420, 330)
     ]
     assert [list(plan.from_outputs) for plan in plans] == [[], GRADIENTS]
     # Nothing else has to be given up, and what was needed without is told.

@@ -193,9 +193,9 @@ def test_plan_says_what_is_compressed_and_counts_it_so(tiers, budget):
     plain, _ = make_trace(*UNET)
     trace, _ = compressed(*UNET, letters="smnuv")
     found = []
-    for one in (plain, trace):
-        costs = dataclasses.replace(costs_of(one), tiers=tiers)
-        problem = Problem(trace=one, budget_bytes=budget, costs=costs, threshold_bytes=1)
+    for source in (plain, trace):
+        costs = dataclasses.replace(costs_of(source), tiers=tiers)
+        problem = Problem(trace=source, budget_bytes=budget, costs=costs, threshold_bytes=1)
         found.append(Planner(["swap"]).plan(problem))
     without, plan = found
     assert Plan.from_json(plan.to_json()) == plan

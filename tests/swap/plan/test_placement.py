@@ -94,7 +94,7 @@ def test_tensor_of_unknown_size_is_no_candidate_under_any_threshold():
         costs = costs_of(trace)
         problem = Problem(trace=trace, costs=costs, budget_bytes=0, threshold_bytes=threshold_bytes)
         search = Candidates(problem, ("swap",))
-        idle = {names[one] for one in search.idle(schedule(trace, {}), {})}
+        idle = {names[at] for at in search.idle(schedule(trace, {}), {})}
         assert "a" not in idle
         assert "b" in idle
 

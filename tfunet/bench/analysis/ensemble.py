@@ -96,10 +96,10 @@ def _first_objective(trials: Sequence[TrialRecord]) -> str:
 
 def rank_correlation(ensemble: Ensemble, column: str) -> float | None:
     """Return Spearman's rank correlation of a numeric setting with the score; None for others."""
-    values = [one.values[column] for one in ensemble.scored]
+    values = [result.values[column] for result in ensemble.scored]
     if len(values) < 3 or not all(is_number(value) for value in values):
         return None
-    ranks = _ranks(values), _ranks([one.score for one in ensemble.scored])
+    ranks = _ranks(values), _ranks([result.score for result in ensemble.scored])
     means = [fmean(side) for side in ranks]
     first, second = (
         [rank - mean for rank in side] for side, mean in zip(ranks, means, strict=True)
@@ -141,7 +141,7 @@ def importance(ensemble: Ensemble, most: int = 1000) -> dict[str, float]:
     scored = ensemble.scored[::step]
     kinds: dict[str, Any] = {}
     for column in ensemble.columns:
-        values = [one.values[column] for one in scored]
+        values = [result.values[column] for result in scored]
         if len({show(value) for value in values}) < 2:
             continue
         if all(is_number(value) for value in values):
@@ -152,15 +152,15 @@ def importance(ensemble: Ensemble, most: int = 1000) -> dict[str, float]:
         return {}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction=ensemble.direction)
-    for one in scored:
+    for result in scored:
         params = {
-            column: float(one.values[column])
+            column: float(result.values[column])
             if isinstance(kind, FloatDistribution)
-            else show(one.values[column])
+            else show(result.values[column])
             for column, kind in kinds.items()
         }
         study.add_trial(
-            optuna.trial.create_trial(params=params, distributions=kinds, value=one.score)
+            optuna.trial.create_trial(params=params, distributions=kinds, value=result.score)
         )
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     return optuna.importance.get_param_importances(study, evaluator=evaluator)

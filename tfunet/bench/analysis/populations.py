@@ -171,7 +171,9 @@ def compare(populations: Sequence[Population], dice: float | None = None) -> lis
         label: {member.number: member.best[1] for member in members if member.best is not None}
         for label, members in cells.items()
     }
-    independent = next((one.label for one in populations if one.is_independent), None)
+    independent = next(
+        (population.label for population in populations if population.is_independent), None
+    )
     base = best[independent] if independent is not None else {}
     differences = [
         difference(best[label], base) if label != independent and best[label] and base else None
@@ -204,7 +206,11 @@ def _cost_ratio(
     if dice is None:
         return None
     sides = [
-        {one.number: value for one in side if (value := getattr(one.cost(dice), name, 0)) > 0}
+        {
+            population.number: value
+            for population in side
+            if (value := getattr(population.cost(dice), name, 0)) > 0
+        }
         for side in (members, independent)
     ]
     return ratio(*sides) if all(sides) else None

@@ -21,14 +21,14 @@ def against_settings(ensemble: Ensemble, most: int) -> Figure:
     """Return the scores against each setting, in at most so many panels."""
     columns = ensemble.columns[:most]
     shown = _spread(ensemble.scored, MOST_DOTS)
-    scores = [one.score for one in shown]
-    trials = [one.trial for one in shown]
+    scores = [point.score for point in shown]
+    trials = [point.trial for point in shown]
     rows = math.ceil(len(columns) / 3)
     figure, panels = plot_style.make_panels(rows, 3, 2.6 * rows, sharey=True)
     for axes in panels[len(columns) :]:
         axes.set_visible(False)
     for axes, column in zip(panels, columns, strict=False):
-        places, names, is_log = _places([one.values[column] for one in shown])
+        places, names, is_log = _places([point.values[column] for point in shown])
         plot_style.repeat_dots(axes, places, scores, COLOUR, trials)
         plot_style.repeat_dots(axes, places[:1], scores[:1], COLOUR, face=COLOUR, size=5)
         if names:
@@ -50,7 +50,7 @@ def parallel_coordinates(ensemble: Ensemble, most: int) -> Figure:
     names = [*ensemble.columns, ensemble.objective]
     lines: list[list[float]] = [[] for _ in shown]
     for at, name in enumerate(names):
-        values = [one.values[name] if at < len(names) - 1 else one.score for one in shown]
+        values = [point.values[name] if at < len(names) - 1 else point.score for point in shown]
         heights, ticks = _heights(values)
         for line, height in zip(lines, heights, strict=True):
             line.append(height)

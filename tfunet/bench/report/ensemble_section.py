@@ -26,11 +26,11 @@ def _best_rows(ensemble: Ensemble) -> list[dict[str, str]]:
     return [
         {
             "rank": str(rank),
-            ensemble.objective: f"{one.score:.4g}",
-            **{column: show(value) for column, value in one.values.items()},
-            "trial": one.trial.id,
+            ensemble.objective: f"{result.score:.4g}",
+            **{column: show(value) for column, value in result.values.items()},
+            "trial": result.trial.id,
         }
-        for rank, one in enumerate(ensemble.scored[:MOST_ROWS], 1)
+        for rank, result in enumerate(ensemble.scored[:MOST_ROWS], 1)
     ]
 
 
@@ -42,7 +42,7 @@ def _setting_rows(ensemble: Ensemble) -> list[dict[str, str]]:
         rows.append(
             {
                 "setting": column,
-                "values": values_text([show(one.values[column]) for one in ensemble.scored]),
+                "values": values_text([show(result.values[column]) for result in ensemble.scored]),
                 "rank correlation with the score": texts.NONE
                 if correlation is None
                 else f"{correlation:+.2f}",

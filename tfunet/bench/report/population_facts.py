@@ -32,10 +32,15 @@ def tournament_facts(
 
 
 def _cell(comparison: Comparison, dice: float | None) -> dict[str, Any]:
-    costs = [None if dice is None else one.cost(dice) for one in comparison.populations]
+    costs = [
+        None if dice is None else population.cost(dice) for population in comparison.populations
+    ]
     facts: dict[str, Any] = {
         "runs": comparison.label,
-        "best_dice": [None if one.best is None else one.best[1] for one in comparison.populations],
+        "best_dice": [
+            None if population.best is None else population.best[1]
+            for population in comparison.populations
+        ],
         "costs": [None if cost is None else asdict(cost) for cost in costs],
         "adjusted_p": comparison.adjusted_p,
     }

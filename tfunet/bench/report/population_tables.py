@@ -70,13 +70,18 @@ def comparison_rows(
             "runs": comparison.label,
             "populations": str(len(comparison.populations)),
             "best Dice": values_text(
-                (one.best[1] for one in comparison.populations if one.best is not None), 3
+                (
+                    population.best[1]
+                    for population in comparison.populations
+                    if population.best is not None
+                ),
+                3,
             ),
             "minus independent runs": _difference(comparison),
             **(
                 {
                     f"device-hours to Dice {dice:g}": _hours(
-                        one.hours(dice) for one in comparison.populations
+                        population.hours(dice) for population in comparison.populations
                     )
                 }
                 if dice is not None
@@ -94,7 +99,11 @@ def cost_rows(populations: Sequence[Population], dice: float | None = None) -> l
         return []
     rows = []
     for comparison in compare(populations, dice):
-        costs = [cost for one in comparison.populations if (cost := one.cost(dice)) is not None]
+        costs = [
+            cost
+            for population in comparison.populations
+            if (cost := population.cost(dice)) is not None
+        ]
         row = {
             f"to Dice {dice:g}": comparison.label,
             "reached": f"{len(costs)} of {len(comparison.populations)}",
@@ -144,13 +153,13 @@ def population_answer(comparisons: Sequence[Comparison]) -> str | None:
     higher: list[str] = []
     lower: list[str] = []
     equal: list[str] = []
-    for one in comparisons:
-        if one.difference is not None and one.adjusted_p is not None:
-            told = f"{one.label} ({one.difference.value:+.3f})"
-            if one.adjusted_p >= 1 - CONFIDENCE:
-                equal.append(one.label)
+    for comparison in comparisons:
+        if comparison.difference is not None and comparison.adjusted_p is not None:
+            told = f"{comparison.label} ({comparison.difference.value:+.3f})"
+            if comparison.adjusted_p >= 1 - CONFIDENCE:
+                equal.append(comparison.label)
             else:
-                (higher if one.difference.value > 0 else lower).append(told)
+                (higher if comparison.difference.value > 0 else lower).append(told)
     parts = {"higher": higher, "lower": lower, "no difference can be told": equal}
     said = [f"{verdict} with {' | '.join(labels)}" for verdict, labels in parts.items() if labels]
     return f"The best Dice, against independent runs: {'; '.join(said)}." if said else None

@@ -206,8 +206,8 @@ def _ensemble_facts(ensemble: Ensemble) -> dict[str, Any]:
         "objective": ensemble.objective,
         "direction": ensemble.direction,
         "trials": [
-            {"trial": one.trial.id, "score": one.score, "settings": dict(one.values)}
-            for one in ensemble.scored
+            {"trial": result.trial.id, "score": result.score, "settings": dict(result.values)}
+            for result in ensemble.scored
         ],
     }
 

@@ -46,6 +46,11 @@ TERMS = {
     "instance_recall": "Share of the components of the mask that a predicted one is.",
     "instance_f1": "Harmonic mean of instance precision and recall.",
     "panoptic_quality": "Sum of the IoU of matched components over the mean number of components.",
+    "cldice": "Centreline Dice: how much of each centre line lies in the other mask. 1 is perfect.",
+    "arand": "Adapted Rand error: 1 minus the F-score over pairs of voxels of one cell. 0 is "
+    "perfect.",
+    "vi_split": "Variation of information by cells that were split, in bits: 0 is perfect.",
+    "vi_merge": "Variation of information by cells that were merged, in bits: 0 is perfect.",
     "volume_difference": "Predicted volume minus that of the mask.",
     "region": "A class, or several classes taken together, that is scored.",
     "trial": "One run of the sweep.",

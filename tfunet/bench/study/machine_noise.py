@@ -50,7 +50,7 @@ def unsteadiness(measured: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
     A share above NOISY is not quiet; others are returned as 0.
     """
     measured = list(measured)
-    spread = max((float(one.get("spread", 0)) for one in measured), default=0.0)
-    medians = [float(one.get("median_seconds", 0)) for one in measured]
+    spread = max((float(probe.get("spread", 0)) for probe in measured), default=0.0)
+    medians = [float(probe.get("median_seconds", 0)) for probe in measured]
     change = max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
     return spread if spread > NOISY else 0.0, change if change > NOISY else 0.0

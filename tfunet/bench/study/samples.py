@@ -249,7 +249,7 @@ def _read_npy(
             f"{name} is not an array of numbers or texts that NumPy can read: {error}."
         ) from error
     names = array.dtype.names
-    kinds = [array.dtype] if names is None else [array.dtype[one] for one in names]
+    kinds = [array.dtype] if names is None else [array.dtype[field] for field in names]
     if any(kind.kind not in KINDS or kind.shape for kind in kinds):
         raise ValueError(
             f"{name} has the type {array.dtype}. Samples are numbers, texts, true or false."

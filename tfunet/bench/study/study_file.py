@@ -173,7 +173,9 @@ def _tables_with_programs(study: Study) -> list[Mapping[str, Any]]:
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+    return [
+        text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)
+    ]
 
 
 def study_from_dict(table: Mapping[str, Any]) -> Study:

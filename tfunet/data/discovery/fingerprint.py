@@ -240,7 +240,10 @@ def _sampled(
         if not places:
             continue
         chosen = np.concatenate(
-            [rng.choice(one, min(PIXELS_PER_CLASS, len(one)), replace=False) for one in places]
+            [
+                rng.choice(place, min(PIXELS_PER_CLASS, len(place)), replace=False)
+                for place in places
+            ]
         )
         stored, spread = pixels[chosen], pixels.std(0)
         yield (

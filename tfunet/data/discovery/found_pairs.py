@@ -30,14 +30,17 @@ def with_short_names(pairs: Pairs) -> Pairs:
     if not values or "case" not in values[0]:
         return pairs
     if "group" in values[0]:
-        parts = [(one["group"], one["case"].removeprefix(one["group"])) for one in values]
+        parts = [
+            (placeholders["group"], placeholders["case"].removeprefix(placeholders["group"]))
+            for placeholders in values
+        ]
         # Not where a group is only a part of a longer number.
         has_group = all(
-            rest != one["case"] and not rest[:1].isalnum()
-            for (_, rest), one in zip(parts, values, strict=True)
+            rest != placeholders["case"] and not rest[:1].isalnum()
+            for (_, rest), placeholders in zip(parts, values, strict=True)
         )
     else:
-        matches = [GROUP.fullmatch(one["case"]) for one in values]
+        matches = [GROUP.fullmatch(placeholders["case"]) for placeholders in values]
         parts = [(match[1], match[2]) for match in matches if match]
         groups = {group for group, _ in parts}
         has_group = len(parts) == len(values) and 1 < len(groups) < len(values)
@@ -47,8 +50,8 @@ def with_short_names(pairs: Pairs) -> Pairs:
             images=pairs.images,
             masks=pairs.masks,
             values=tuple(
-                {**one, "group": group, "case": rest}
-                for one, (group, rest) in zip(values, parts, strict=True)
+                {**placeholders, "group": group, "case": rest}
+                for placeholders, (group, rest) in zip(values, parts, strict=True)
             ),
         )
     for name in pairs.values[0]:
@@ -58,7 +61,7 @@ def with_short_names(pairs: Pairs) -> Pairs:
 
 def _without_shared(pairs: Pairs, name: str) -> Pairs:
     """Return the pairs with what all values of a placeholder share in the patterns instead."""
-    values = [one[name] for one in pairs.values]
+    values = [placeholders[name] for placeholders in pairs.values]
     if len(set(values)) < 2:
         return pairs
     before = _whole_words(values[0][: shared_start(values)])
@@ -66,7 +69,11 @@ def _without_shared(pairs: Pairs, name: str) -> Pairs:
     after = _whole_words(rests[0][: shared_start(rests)])[::-1]
     pairs = _renamed(pairs, name, f"{before}{{{name}}}{after}")
     shorter = [
-        {**one, name: one[name][len(before) : len(one[name]) - len(after)]} for one in pairs.values
+        {
+            **placeholders,
+            name: placeholders[name][len(before) : len(placeholders[name]) - len(after)],
+        }
+        for placeholders in pairs.values
     ]
     return Pairs(images=pairs.images, masks=pairs.masks, values=tuple(shorter))
 

@@ -147,7 +147,7 @@ def label_options(
     for name, paths in files.items():
         for file in progress(paths):
             values[name].add(root / file)
-    if not any(one.num_files for one in values.values()):
+    if not any(contents.num_files for contents in values.values()):
         raise ValueError(
             f"No mask can be read, such as {next(iter(files.values()))[0]}. Store masks as PNG, "
             "TIFF or NIfTI with a whole number for each class."
@@ -246,12 +246,12 @@ def _of_a_file_each(
 ) -> LabelOptions:
     threshold: int | float | None = None
     reasons = {"masks": "A mask file for each class. Where two overlap, the later one wins."}
-    if any(one.has_colours for one in values.values()):
+    if any(contents.has_colours for contents in values.values()):
         raise ValueError(
             "The masks of single classes hold colours, and a class has one number there. Say which "
             "files are the masks with --masks PATTERN."
         )
-    smooth = [name for name, one in values.items() if one.is_smooth(files[name][0])]
+    smooth = [name for name, contents in values.items() if contents.is_smooth(files[name][0])]
     # A file with the values of several classes holds them between 0 and white, as edges do.
     lossy = [name for name in smooth if _is_lossy(files[name][0]) or values[name].has_fractions]
     edge = _half(values, lossy) if lossy else 0

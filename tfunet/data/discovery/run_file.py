@@ -242,7 +242,7 @@ def _unused(files: Sequence[str], pairs: Pairs) -> str:
     """Return a sentence on files that no pattern matches, such as pairs in another format."""
     patterns = map(split_container, (*pairs.images, *pairs.masks.values()))
     known = [compiled(outside.as_posix()) for outside, _ in patterns]
-    others = [file for file in files if not any(one.fullmatch(file) for one in known)]
+    others = [file for file in files if not any(pattern.fullmatch(file) for pattern in known)]
     if not others:
         return ""
     return f"Not used: {counted(len(others), 'file')} of other names, such as {others[0]}."

@@ -83,7 +83,7 @@ def check_folder(folder: Path) -> None:
     """Raise ValueError where a folder holds a pipe, a device or a socket at any depth."""
     for place, _, _ in os.walk(folder):
         with os.scandir(place) as entries:
-            odd = [one.name for one in entries if not one.is_file() and not one.is_dir()]
+            odd = [entry.name for entry in entries if not entry.is_file() and not entry.is_dir()]
         for name in odd:
             path = Path(place, name)
             if path.exists():  # A link to nothing is read as an absent file.

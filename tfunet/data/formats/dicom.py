@@ -62,7 +62,7 @@ def decoded_labels(path: Path, grid: Grid | None = None) -> tuple[Stored, np.nda
 
 def _decoded(frames: Sequence[Frame], *, labels: bool) -> tuple[Stored, np.ndarray]:
     described = _stored(frames, labels=labels)
-    planes = [_plane(one, labels=labels) for one in frames]
+    planes = [_plane(frame, labels=labels) for frame in frames]
     return described, np.stack(planes).reshape(described.shape)
 
 
@@ -84,7 +84,7 @@ def _stored(frames: Sequence[Frame], *, labels: bool) -> Stored:
         spacing=spacing,
         unit="mm",
         affine=affine(frames),
-        nodata_from="" if labels else _padding_words([one.dataset for one in frames]),
+        nodata_from="" if labels else _padding_words([frame.dataset for frame in frames]),
     )
 
 
@@ -129,23 +129,23 @@ def _inverted(dataset: Any, pixels: np.ndarray) -> np.ndarray:
 def _frames(path: Path, *, pixels: bool) -> list[Frame]:
     """Return the frames of a series in the order of their positions along its normal."""
     files = [path] if path.is_file() else _files(path)
-    images = [one for file in files if "Rows" in (one := _read(file, pixels=pixels))]
+    images = [image for file in files if "Rows" in (image := _read(file, pixels=pixels))]
     if not images:
         raise ValueError("no DICOM image in it")
-    series = sorted({str(one.get("SeriesInstanceUID", "")) for one in images})
+    series = sorted({str(image.get("SeriesInstanceUID", "")) for image in images})
     if len(series) > 1:
         raise ValueError(
             f"{len(series)} series in one folder ({', '.join(series[:3])}); give each its own"
         )
-    kinds = {(one.Rows, one.Columns, one.SamplesPerPixel) for one in images}
+    kinds = {(image.Rows, image.Columns, image.SamplesPerPixel) for image in images}
     if len(kinds) > 1:
         raise ValueError(f"slices of {len(kinds)} sizes in one series: {sorted(kinds)}")
-    meanings = {(str(one.PhotometricInterpretation), _dtype(one)) for one in images}
+    meanings = {(str(image.PhotometricInterpretation), _dtype(image)) for image in images}
     if len({meaning == PALETTE for meaning, _ in meanings}) > 1:
         raise ValueError(f"slices of {len(meanings)} kinds in one series: {sorted(meanings)}")
-    for one in images:
-        _check_white(one)
-    frames = [frame for one in images for frame in frames_of(one)]
+    for image in images:
+        _check_white(image)
+    frames = [frame for image in images for frame in frames_of(image)]
     return frames if is_segmentation(frames) else ordered(frames)
 
 
@@ -165,8 +165,8 @@ def _check_white(dataset: Any) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    names = sorted(one for one in folder.iterdir() if not one.name.startswith("."))
-    return [one for one in names if not one.is_dir() and one.name != "DICOMDIR"]
+    names = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    return [name for name in names if not name.is_dir() and name.name != "DICOMDIR"]
 
 
 def _read(file: Path, *, pixels: bool) -> Any:
@@ -238,7 +238,7 @@ def _without_padding(plane: np.ndarray, stored: np.ndarray, one: Any) -> np.ndar
 
 
 def _padding_words(slices: list[Any]) -> str:
-    ranges = sorted({padding for one in slices if (padding := _padding(one))})
+    ranges = sorted({padding for plane in slices if (padding := _padding(plane))})
     if not ranges:
         return ""
     low, high = ranges[0][0], ranges[-1][1]

@@ -37,7 +37,7 @@ def decode(content: bytes, runner: Any) -> bytearray:
 
 def add_decoders() -> None:
     """Tell pydicom of these decoders; it tries its own first."""
-    for one in DECODER_DEPENDENCIES:
-        plugins = get_decoder(one)
+    for package in DECODER_DEPENDENCIES:
+        plugins = get_decoder(package)
         if "imagecodecs" not in plugins.available_plugins:
             plugins.add_plugin("imagecodecs", (__name__, "decode"))

@@ -72,14 +72,14 @@ def ordered(frames: Sequence[Frame]) -> list[Frame]:
 
     Raises ValueError for frames that are not parallel, or do not lie at even distances.
     """
-    several = len({id(one.dataset) for one in frames}) > 1
-    if len(frames) < 2 or (not several and any(one.position is None for one in frames)):
+    several = len({id(frame.dataset) for frame in frames}) > 1
+    if len(frames) < 2 or (not several and any(frame.position is None for frame in frames)):
         return list(frames)
     check_parallel(frames)
-    places = np.array([one.distance for one in frames])
+    places = np.array([frame.distance for frame in frames])
     if several or ((np.diff(places) <= 0).any() and (np.diff(places) >= 0).any()):
         frames = [frames[number] for number in np.argsort(places, kind="stable")]
-    _check_distances(np.array([one.distance for one in frames]))
+    _check_distances(np.array([frame.distance for frame in frames]))
     return list(frames)
 
 
@@ -87,10 +87,10 @@ def plane_distance(frames: Sequence[Frame]) -> float | None:
     """Return the distance of planes in mm, by their positions or as the header says."""
     first = frames[0]
     if len(frames) > 1 and first.position is not None and first.directions is not None:
-        return float(np.median(np.abs(np.diff([one.distance for one in frames]))))
+        return float(np.median(np.abs(np.diff([frame.distance for frame in frames]))))
     offsets = first.dataset.get("GridFrameOffsetVector")  # Of a dose.
     if len(frames) > 1 and offsets:
-        return float(np.median(np.abs(np.diff([float(one) for one in offsets]))))
+        return float(np.median(np.abs(np.diff([float(offset) for offset in offsets]))))
     measures = first.group("PixelMeasuresSequence")
     stated = measures.get("SpacingBetweenSlices") or measures.get("SliceThickness")
     return abs(float(stated)) if stated else None
@@ -99,7 +99,7 @@ def plane_distance(frames: Sequence[Frame]) -> float | None:
 def pixel_spacing(frame: Frame) -> list[float]:
     """Return the distances of rows and of columns in mm, or nothing."""
     stated = frame.group("PixelMeasuresSequence").get("PixelSpacing") or ()
-    return [float(one) for one in stated]
+    return [float(number) for number in stated]
 
 
 def affine(frames: Sequence[Frame]) -> np.ndarray | None:
@@ -122,13 +122,13 @@ def affine(frames: Sequence[Frame]) -> np.ndarray | None:
 
 def check_parallel(frames: Sequence[Frame]) -> None:
     """Raise ValueError for frames in different directions, or with different pixel sizes."""
-    turns = np.array([one.directions for one in frames if one.directions is not None])
+    turns = np.array([frame.directions for frame in frames if frame.directions is not None])
     if len(turns) and np.abs(turns - turns[0]).max() > 1e-3:
         raise ValueError(
             "its slices lie in different directions, such as those of a scout; put each direction "
             "into a series of its own"
         )
-    sizes = np.array([size for one in frames if (size := pixel_spacing(one))])
+    sizes = np.array([size for frame in frames if (size := pixel_spacing(frame))])
     if len(sizes) and np.ptp(sizes, axis=0).max() > 1e-3 * sizes.max():
         raise ValueError(
             f"slices with pixels of {sizes.min(0)} to {sizes.max(0)} mm in one series; resample "

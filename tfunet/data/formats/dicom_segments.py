@@ -27,7 +27,7 @@ def segmentation(frames: Sequence[Frame], grid: Grid | None) -> Stored:
     """
     dataset = frames[0].dataset
     kind = dataset.SegmentationType
-    numbers = [int(one.SegmentNumber) for one in dataset.get("SegmentSequence") or ()]
+    numbers = [int(segment.SegmentNumber) for segment in dataset.get("SegmentSequence") or ()]
     if kind not in ("BINARY", "LABELMAP", "FRACTIONAL"):
         raise ValueError(
             f"its SegmentationType is {kind}; readable: BINARY, LABELMAP and FRACTIONAL. Export it "
@@ -83,7 +83,7 @@ def _own_grid(frames: Sequence[Frame]) -> Grid:
     """Return the grid from the first plane with a segment to the last, along their normal."""
     check_parallel(frames)
     first = min(frames, key=lambda one: one.distance)
-    distances = np.unique(np.round([one.distance for one in frames], 3))
+    distances = np.unique(np.round([frame.distance for frame in frames], 3))
     measures = first.group("PixelMeasuresSequence")
     steps = np.diff(distances)
     stated = measures.get("SpacingBetweenSlices") or measures.get("SliceThickness")

@@ -68,7 +68,7 @@ def _check(path: Path, dataset: Any) -> None:
         check_regular(source)
     stored_bytes = int(dataset.id.get_storage_size())
     if dataset.is_virtual:  # It stores nothing itself.
-        stored_bytes = sum(one.stat().st_size for one in (path, *sources))
+        stored_bytes = sum(file.stat().st_size for file in (path, *sources))
     itemsize = dataset.dtype.itemsize
     check_claim(dataset.shape, itemsize, stored_bytes)
     if dataset.chunks:

@@ -87,13 +87,13 @@ def _stacked(files: Sequence[Path], *, labels: bool) -> Stored:
     """
     slices = [_of(file, "stored", labels=labels)(file) for file in files]
     first = slices[0]
-    for file, one in zip(files, slices, strict=True):
-        if "z" in one.axes and one.shape[one.axes.index("z")] > 1:
+    for file, plane in zip(files, slices, strict=True):
+        if "z" in plane.axes and plane.shape[plane.axes.index("z")] > 1:
             raise ValueError(f"{file.name} holds several planes, and a slice is one")
-        if (one.shape, one.axes, one.dtype) != (first.shape, first.axes, first.dtype):
+        if (plane.shape, plane.axes, plane.dtype) != (first.shape, first.axes, first.dtype):
             raise ValueError(
-                f"{file.name} is {_words(one)}, and {files[0].name} is {_words(first)}; the slices "
-                "of a volume must be alike"
+                f"{file.name} is {_words(plane)}, and {files[0].name} is {_words(first)}; the "
+                "slices of a volume must be alike"
             )
     # Another z would be the plane's own, of length 1.
     axes = f"z{first.axes.replace('z', 'u')}"

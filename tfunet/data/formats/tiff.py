@@ -204,7 +204,10 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
     """Return the reader of boxes of a TIFF's tiles or strips; None if it has too few."""
     page = series.keyframe
     num_page_axes = len(page.shape)
-    pages = [one if one is None else (one.dataoffsets, one.databytecounts) for one in series.pages]
+    pages = [
+        frame if frame is None else (frame.dataoffsets, frame.databytecounts)
+        for frame in series.pages
+    ]
     stack = series.shape[: len(series.shape) - num_page_axes]
     if series.shape[len(stack) :] != page.shape or math.prod(stack) != len(pages):
         return None
@@ -215,13 +218,13 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
         size = (1, page.tiledepth, page.tilelength, page.tilewidth, samples)
     else:
         size = (1, 1, min(page.rowsperstrip, length), width, samples)
-    counts = [-(-all_ // one) for all_, one in zip(page.shaped, size, strict=True)]
+    counts = [-(-all_ // step) for all_, step in zip(page.shaped, size, strict=True)]
     # Which axis of the page as its decoder numbers them: separate samples, z, y, x, samples.
     sample_axis = 0 if separate > 1 else 4
     places = {"S": sample_axis, "Z": 1, "Y": 2, "X": 3}
     if not set(page.axes) <= set(places):
         return None
-    axes = [places[one] for one in page.axes]
+    axes = [places[letter] for letter in page.axes]
     if page.shaped != _expanded(page.shape, axes):
         return None
 
@@ -243,12 +246,12 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
 
     def plane(number: int, box: tuple[slice, ...]) -> np.ndarray:
         wide = [slice(0, all_) for all_ in page.shaped]
-        for axis, one in zip(axes, box, strict=True):
-            wide[axis] = slice(*one.indices(page.shaped[axis])[:2])
-        out = np.full([one.stop - one.start for one in wide], page.nodata, page.dtype)
+        for axis, bounds in zip(axes, box, strict=True):
+            wide[axis] = slice(*bounds.indices(page.shaped[axis])[:2])
+        out = np.full([bounds.stop - bounds.start for bounds in wide], page.nodata, page.dtype)
         grid = [
-            range(one.start // step, -(-one.stop // step))
-            for one, step in zip(wide, size, strict=True)
+            range(bounds.start // step, -(-bounds.stop // step))
+            for bounds, step in zip(wide, size, strict=True)
         ]
         for place in product(*grid):
             segment = cached(number, int(np.ravel_multi_index(place, counts)))
@@ -258,22 +261,24 @@ def _segmented_region(path: Path, series: Any) -> Region | None:
             # A segment at the border may have been stored short, and a decoder may pad it.
             end = [first + n for first, n in zip(begin[1:], segment.shape, strict=True)]
             end = [begin[0] + 1, *end]
-            low = [max(a, one.start) for a, one in zip(begin, wide, strict=True)]
-            high = [min(b, one.stop) for b, one in zip(end, wide, strict=True)]
+            low = [max(a, bounds.start) for a, bounds in zip(begin, wide, strict=True)]
+            high = [min(b, bounds.stop) for b, bounds in zip(end, wide, strict=True)]
             to = tuple(
-                slice(a - one.start, b - one.start)
-                for a, b, one in zip(low, high, wide, strict=True)
+                slice(a - bounds.start, b - bounds.start)
+                for a, b, bounds in zip(low, high, wide, strict=True)
             )
             of = tuple(slice(a - c, b - c) for a, b, c in zip(low, high, begin, strict=True))
             out[to] = segment[np.newaxis][of]
         return out.reshape([wide[axis].stop - wide[axis].start for axis in axes])
 
     def region(box: tuple[slice, ...]) -> np.ndarray:
-        outer = [range(*one.indices(all_)) for one, all_ in zip(box, stack, strict=False)]
+        outer = [range(*bounds.indices(all_)) for bounds, all_ in zip(box, stack, strict=False)]
         inner = box[len(stack) :]
         numbers = [int(np.ravel_multi_index(at, stack)) for at in product(*outer)] if stack else [0]
         planes = np.stack([plane(number, inner) for number in numbers])
-        return planes.reshape([len(one) for one in outer] + list(planes.shape[1:]))
+        return planes.reshape(
+            [len(numbers_along) for numbers_along in outer] + list(planes.shape[1:])
+        )
 
     return region
 

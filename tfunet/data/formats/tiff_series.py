@@ -24,7 +24,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Any]]:
     check_regular(path)
     with tifffile.TiffFile(path) as file:
         _check_readable(path, file)
-        kinds = {_kind(one) for one in file.series}
+        kinds = {_kind(image) for image in file.series}
         if len(file.series) == 1 or len(kinds) > 1 or file.series[0].kind != "shaped":
             yield file, _checked(path, file)
             return
@@ -39,7 +39,7 @@ def _checked(path: Path, file: Any) -> Any:
     itemsize = page.dtype.itemsize if page.dtype else 1
     stored_bytes = path.stat().st_size
     if file.is_ome:  # Its pixels may lie in other files of the folder.
-        stored_bytes = sum(one.stat().st_size for one in path.parent.iterdir())
+        stored_bytes = sum(file.stat().st_size for file in path.parent.iterdir())
     check_claim(series.shape, itemsize, stored_bytes)
     if page.is_tiled:
         check_claim(page.tile, itemsize, stored_bytes, "a tile")
@@ -63,9 +63,11 @@ def _only(file: Any) -> Any:
     series = file.series
     if len(series) == 1 or series[0].kind in SLIDES:
         return series[0]
-    images = [one for one in series if not one.keyframe.is_reduced and not one.keyframe.is_mask]
+    images = [
+        image for image in series if not image.keyframe.is_reduced and not image.keyframe.is_mask
+    ]
     if len(images) != 1:
-        raise ValueError(_unlike([_kind(one) for one in images or series]))
+        raise ValueError(_unlike([_kind(image) for image in images or series]))
     return images[0]
 
 

@@ -60,13 +60,13 @@ def _check_array(array: Any) -> None:
     """Raise ValueError for what is no pixels, and for more of them than the store may hold."""
     if array.dtype.kind not in "buif" or "pickle" in str(_codecs(array)):
         raise ValueError(f"values of type {array.dtype}; readable: whole and real numbers")
-    files = [one for one in _folder(array).rglob("*") if one.is_file()]
-    stored_bytes = sum(one.stat().st_size for one in files)
+    files = [file for file in _folder(array).rglob("*") if file.is_file()]
+    stored_bytes = sum(file.stat().st_size for file in files)
     check_claim(array.shape, array.dtype.itemsize, stored_bytes)
     for chunk in (array.chunks, array.shards or ()):
         check_claim(chunk, array.dtype.itemsize, stored_bytes, "a chunk")
     raw_bytes = math.prod(array.shards or array.chunks) * array.dtype.itemsize
-    check_chunk(max([0, *(one.stat().st_size for one in files if _is_chunk(one))]), raw_bytes)
+    check_chunk(max([0, *(file.stat().st_size for file in files if _is_chunk(file))]), raw_bytes)
     for file in files[:LOOKED_AT]:  # Pointers come in all files of a store, or in none.
         if where := pointer(file):
             raise ValueError(f"{file.name}: it is {where}")
@@ -90,7 +90,7 @@ def _check_blosc(array: Any) -> None:
     if "blosc" not in str(_codecs(array)):
         return
     folder = _folder(array)
-    chunks = [one for one in folder.rglob("*") if one.is_file() and _is_chunk(one)]
+    chunks = [file for file in folder.rglob("*") if file.is_file() and _is_chunk(file)]
     for chunk in chunks:
         with chunk.open("rb") as file:
             header = file.read(16)
