@@ -81,6 +81,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     shared = sum(pipeline["variable_bytes"]) - num_parts * whole
     assert 0 < shared < 200
     checks.same_network(run, alone, TOLERANCE)
+    checks.shown_cases_have_their_scores(run)
     if parts:
         assert "Split: each sample over 2 devices of each stage (2 x 1)" in run.output
         assert run.result["process_count"] == len(pipeline["variable_bytes"]) == 4
