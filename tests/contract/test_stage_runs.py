@@ -168,6 +168,30 @@ def test_a_volume_that_two_stages_cannot_hold_trains_with_swap(contract_folder):
     assert min(pipeline["swapped_tensors"]) > 0
 
 
+def test_an_evaluation_fits_where_a_step_does(contract_folder):
+    """It ended out of memory when all stages got the output of a whole batch."""
+    run = runs.train(
+        contract_folder / "evaluated-in-stages",
+        model_options={"filters": 4, "levels": 1, "convolutions": 1, "normalization": "none"},
+        data="cells",
+        data_options={"num_cases": 40, "size": 256},
+        validation_share=0.6,
+        global_batch=16,
+        epochs=1,
+        augmentation={},
+        deterministic=False,
+        metrics=[],
+        backend="multiworker",
+        stages=2,
+        balance=["up0_upsampling"],
+        micro_batches=16,
+        cpu_memory="80MiB",
+    )
+    assert run.exit_code == 0, run.output
+    assert [row["step"] for row in run.rows("steps.csv")] == ["1"]
+    assert len(run.rows("cases.csv")) == 24
+
+
 def test_what_large_model_support_cannot_plan_in_stages_is_refused(contract_folder):
     run = runs.train(
         contract_folder / "mirrored-stages-swap",
