@@ -80,6 +80,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     shared = sum(pipeline["variable_bytes"]) - num_parts * whole
     assert 0 < shared < 200
     checks.same_network(run, alone, TOLERANCE)
+    checks.shown_cases_have_their_scores(run)
     if parts:
         assert "Split: each sample over 2 devices of each stage (2 x 1)" in run.output
         assert run.result["process_count"] == len(pipeline["variable_bytes"]) == 4
@@ -165,6 +166,30 @@ def test_a_volume_that_two_stages_cannot_hold_trains_with_swap(contract_folder):
     peaks = zip(swapped.result["peak_device_bytes"], pipeline["stage_bytes"], strict=True)
     assert max(peak - of_step for peak, of_step in peaks) < 25e6
     assert min(pipeline["swapped_tensors"]) > 0
+
+
+def test_an_evaluation_fits_where_a_step_does(contract_folder):
+    """It ended out of memory when all stages got the output of a whole batch."""
+    run = runs.train(
+        contract_folder / "evaluated-in-stages",
+        model_options={"filters": 4, "levels": 1, "convolutions": 1, "normalization": "none"},
+        data="cells",
+        data_options={"num_cases": 40, "size": 256},
+        validation_share=0.6,
+        global_batch=16,
+        epochs=1,
+        augmentation={},
+        deterministic=False,
+        metrics=[],
+        backend="multiworker",
+        stages=2,
+        balance=["up0_upsampling"],
+        micro_batches=16,
+        cpu_memory="80MiB",
+    )
+    assert run.exit_code == 0, run.output
+    assert [row["step"] for row in run.rows("steps.csv")] == ["1"]
+    assert len(run.rows("cases.csv")) == 24
 
 
 def test_what_large_model_support_cannot_plan_in_stages_is_refused(contract_folder):
