@@ -69,7 +69,11 @@ def _after_warm_up(num_stages: int, micro_batches: int, warm_up: Callable[[int],
 def forward_half(orders: Orders, micro_batches: int) -> Orders:
     """Return the forward passes of the first micro-batches of a step: an evaluation."""
     return tuple(
-        tuple(one for one in order if one.kind == "forward" and one.micro_batch < micro_batches)
+        tuple(
+            action
+            for action in order
+            if action.kind == "forward" and action.micro_batch < micro_batches
+        )
         for order in orders
     )
 
