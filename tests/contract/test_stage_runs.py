@@ -51,10 +51,11 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     folder = contract_folder / f"{backend}-stages"
     # Before it is killed, a stage sends back nothing but zeros: TensorFlow knows that already
     # while it optimizes the step, in which nobody may wait for others.
-    first = {**settings, "balance": ZEROS_CROSS} if backend == "horovod" else settings
+    # It is in parts, each sample on two devices of each stage, before it is killed or after.
+    before = {**IN_PARTS, "balance": ZEROS_CROSS} if backend == "horovod" else {}
+    first = {**settings, **before}
     killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **first)
     checks.ended_at_once(killed, 1)
-    # It goes on with each sample in two parts, on two devices of each stage.
     parts = IN_PARTS if backend == "multiworker" else {}
     run = runs.train(folder, **settings, **parts)
     assert run.exit_code == 0, run.output
@@ -207,11 +208,12 @@ def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
     assert len(run.result["pipeline"]["stage_seconds"]) == 2
 
 
-def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(contract_folder):
+@pytest.mark.parametrize("backend", list(STAGES))
+def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(backend, contract_folder):
     run = runs.train(
-        contract_folder / "failing",
+        contract_folder / f"{backend}-failing",
         environment={"TFUNET_TEST_FAIL": "1"},
-        backend="multiworker",
+        backend=backend,
         **MODEL,
         **STAGES["multiworker"],
         **IN_PARTS,
