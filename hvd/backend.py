@@ -172,7 +172,7 @@ class HorovodBackend:
             return self._exchange_among(
                 tuple(everyone), horovod.global_process_set, sent, received, dtype
             )
-        came = {}
+        came: dict[int, tf.Tensor] = {}
         for other in sorted({*sent, *received}):
             pair = (min(me, other), max(me, other))
             came |= self._exchange_among(

@@ -79,7 +79,8 @@ class Launch:
             split, or the network is in stages, several devices share a sample.
         addresses: "host:port" of every process, in order. The ports are free at the start.
         is_profiled: Whether `profile` will be called.
-        pairs: The pairs of replicas that exchange while others do not; none without `stages`.
+        pairs: The pairs of replicas that exchange while others do not, in stages of split samples;
+            none in other runs.
     """
 
     process_index: int = 0

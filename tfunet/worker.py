@@ -110,7 +110,7 @@ def work(config: RunConfig, path: Path) -> None:
     launch = replace(
         launch,
         is_profiled=config.profile,
-        pairs=tuple(mesh.pairs) if config.stages > 1 else (),
+        pairs=tuple(mesh.pairs) if config.stages > 1 and mesh.is_split else (),
     )
     os.environ.update(cap_variables(config.cpu_memory))
     with short_start():

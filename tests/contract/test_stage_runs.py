@@ -208,12 +208,11 @@ def test_stages_of_one_process_run_each_on_its_device(alone, contract_folder):
     assert len(run.result["pipeline"]["stage_seconds"]) == 2
 
 
-@pytest.mark.parametrize("backend", list(STAGES))
-def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(backend, contract_folder):
+def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(contract_folder):
     run = runs.train(
-        contract_folder / f"{backend}-failing",
+        contract_folder / "failing",
         environment={"TFUNET_TEST_FAIL": "1"},
-        backend=backend,
+        backend="multiworker",
         **MODEL,
         **STAGES["multiworker"],
         **IN_PARTS,
@@ -226,3 +225,20 @@ def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(backend, cont
     )
     assert found is not None, run.failure["reason"]
     assert found.groups() in (("2", "1"), ("3", "2"))
+
+
+def test_an_error_in_a_stage_ends_all_processes_of_horovod(contract_folder):
+    run = runs.train(
+        contract_folder / "failing-horovod",
+        environment={"TFUNET_TEST_FAIL": "1"},
+        backend="horovod",
+        **MODEL,
+        **STAGES["multiworker"],
+        **IN_PARTS,
+    )
+    assert run.exit_code == 3
+    # Horovod may abort another process before the one that failed is seen to end.
+    logs = [path.read_text() for path in sorted(run.folder.glob("log-*.txt"))]
+    named = re.compile("stage 2 of 2 .* with part [12] of 2 of a sample failed: .*too warm")
+    assert [bool(named.search(log)) for log in logs[:2]] == [False, False]
+    assert any(named.search(log) for log in logs[2:])
