@@ -58,7 +58,7 @@ FACTS = {
         is_open=True,
         exchanges_in_pairs=True,
     ),
-    "horovod": Facts(reference="hvd.backend:HorovodBackend"),
+    "horovod": Facts(reference="hvd.backend:HorovodBackend", exchanges_in_pairs=True),
 }
 BACKENDS = {name: facts.reference for name, facts in FACTS.items()}
 
@@ -79,6 +79,8 @@ class Launch:
             split, or the network is in stages, several devices share a sample.
         addresses: "host:port" of every process, in order. The ports are free at the start.
         is_profiled: Whether `profile` will be called.
+        pairs: The pairs of replicas that exchange while others do not, in stages of split samples;
+            none in other runs.
     """
 
     process_index: int = 0
@@ -86,6 +88,7 @@ class Launch:
     num_replicas: int = 1
     addresses: tuple[str, ...] = field(default=("localhost:0",))
     is_profiled: bool = False
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.process_index < self.process_count:

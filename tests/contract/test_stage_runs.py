@@ -50,10 +50,11 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     folder = contract_folder / f"{backend}-stages"
     # Before it is killed, a stage sends back nothing but zeros: TensorFlow knows that already
     # while it optimizes the step, in which nobody may wait for others.
-    first = {**settings, "balance": ZEROS_CROSS} if backend == "horovod" else settings
+    # It is in parts, each sample on two devices of each stage, before it is killed or after.
+    before = {**IN_PARTS, "balance": ZEROS_CROSS} if backend == "horovod" else {}
+    first = {**settings, **before}
     killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **first)
     checks.ended_at_once(killed, 1)
-    # It goes on with each sample in two parts, on two devices of each stage.
     parts = IN_PARTS if backend == "multiworker" else {}
     run = runs.train(folder, **settings, **parts)
     assert run.exit_code == 0, run.output
@@ -249,3 +250,20 @@ def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(contract_fold
     )
     assert found is not None, run.failure["reason"]
     assert found.groups() in (("2", "1"), ("3", "2"))
+
+
+def test_an_error_in_a_stage_ends_all_processes_of_horovod(contract_folder):
+    run = runs.train(
+        contract_folder / "failing-horovod",
+        environment={"TFUNET_TEST_FAIL": "1"},
+        backend="horovod",
+        **MODEL,
+        **STAGES["multiworker"],
+        **IN_PARTS,
+    )
+    assert run.exit_code == 3
+    # Horovod may abort another process before the one that failed is seen to end.
+    logs = [path.read_text() for path in sorted(run.folder.glob("log-*.txt"))]
+    named = re.compile("stage 2 of 2 .* with part [12] of 2 of a sample failed: .*too warm")
+    assert [bool(named.search(log)) for log in logs[:2]] == [False, False]
+    assert any(named.search(log) for log in logs[2:])
