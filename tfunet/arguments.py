@@ -212,6 +212,7 @@ def check_names(config: RunConfig) -> None:
         ("loss", config.loss, config.loss_options, ()),
         ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
         ("backend", config.backend, config.backend_options, ("launch",)),
+        *(("callback", table["name"], (), ()) for table in config.callbacks),
     ):
         check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):

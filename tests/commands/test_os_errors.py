@@ -1,4 +1,4 @@
-"""What the operating system refuses is said in a line, by every command and without TensorFlow."""
+"""What the system refuses, and Ctrl-C, is said in a line by every command, without TensorFlow."""
 
 import subprocess
 import sys
@@ -108,3 +108,22 @@ def test_a_user_without_a_home_can_train_programs_of_their_own(tmp_path):
         [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, timeout=60, check=False
     )
     assert ended.returncode == 0
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_said():
+    code = (
+        "import runpy, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tfunet.commands': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "runpy.run_module('tfunet', run_name='__main__', alter_sys=True)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "models"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (exit_codes.INTERRUPTED, "interrupted\n")

@@ -39,3 +39,24 @@ def test_a_name_that_does_not_exist_is_refused(settings, message):
 )
 def test_names_of_keras_are_taken(settings):
     check_names(from_dict(settings))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (b"def build(:\n", r"SyntaxError: invalid syntax, in mine\.py, line 1: def build\(:"),
+        (b"def build(): ...\0\n", "null bytes"),
+        (b"def other(): ...\n", "has no 'build'"),
+        (b"# -*- coding: latin-1 -*-\ndef build(**all): '\xe9'\n", None),
+    ],
+)
+@pytest.mark.parametrize("key", ["model", "data", "loss", "optimizer", "callbacks"])
+def test_a_program_that_is_no_python_is_refused_before_it_runs(key, source, words, tmp_path):
+    (tmp_path / "mine.py").write_bytes(source)
+    ref = f"{tmp_path}/mine.py:build"
+    config = from_dict({key: [{"name": ref}] if key == "callbacks" else ref})
+    if words is None:
+        check_names(config)
+        return
+    with pytest.raises(ValueError, match=words):
+        check_names(config)
