@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart
+from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart, path
 from tfunet.process.launcher_variables import Place
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     train.set_defaults(starts_runs=True)
     train.add_argument("-h", "--help", action="store_true")
     train.add_argument("--help-all", action="store_true")
-    train.add_argument("--out", type=Path)
+    train.add_argument("--out", type=path)
     train.add_argument("--verbose", action="store_true")
     add_trust(train)
 

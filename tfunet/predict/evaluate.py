@@ -20,6 +20,7 @@ from tfunet.data.image_files import read_mask
 from tfunet.data.shown_planes import shown_channels
 from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.atomic import write_atomic, writing
+from tfunet.files.home import expand_home
 from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
@@ -167,7 +168,7 @@ def _without_pixels(raw: RawCase) -> RawCase:
 
 
 def _opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
-    path = Path(data).expanduser()
+    path = expand_home(data)
     config = network.config
     if path.is_dir():
         if "root" not in config.data_options:
@@ -232,7 +233,7 @@ def _trained_on(member: Member, source: DataSource) -> set[int]:
     trained = {index for index, path in enumerate(source.paths()) if path in files}
     # By their names too: the data may have moved with the run.
     own = member.network.config.data_options.get("root")
-    if own is not None and Path(own).expanduser().resolve() == source.root.resolve():
+    if own is not None and expand_home(own).resolve() == source.root.resolve():
         names = set((folder.read_split() or {}).get("train", ()))
         trained |= {index for index, name in enumerate(source.case_ids) if name in names}
     return trained
