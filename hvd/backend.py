@@ -205,15 +205,18 @@ class HorovodBackend:
             me: tf.cast(self._zero, dtype)[tf.newaxis],
         }
         came, _ = horovod.alltoall(
-            tf.concat([given[one] for one in members if one in given], 0),
+            tf.concat([given[member] for member in members if member in given], 0),
             splits=tf.constant(
-                [given[one].shape[0] if one in given else 0 for one in members], tf.int32
+                [given[member].shape[0] if member in given else 0 for member in members],
+                tf.int32,
             ),
             name=name,
             process_set=process_set,
         )
         shapes = {
-            one: [1] if one == me else received[one] for one in members if one in {*received, me}
+            member: [1] if member == me else received[member]
+            for member in members
+            if member in {*received, me}
         }
         lengths = [math.prod(shape) for shape in shapes.values()]
         # A check has a state: with it TensorFlow keeps the operation where nothing is received.
