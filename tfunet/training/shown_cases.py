@@ -80,7 +80,8 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
             mask = plane.of(masks[number])
             arrays[f"image-{number}-{at}"] = shades
             arrays[f"mask-{number}-{at}"] = np.where(mask == source.ignored, 0, mask)
-            arrays[f"labels-{number}-{at}"] = flat[: mask.size].reshape(mask.shape)
+            labels = flat[: mask.size].reshape(mask.shape)
+            arrays[f"labels-{number}-{at}"] = np.where(mask == source.ignored, 0, labels)
             flat = flat[mask.size :]
     facts = {
         "schema_version": 1,

@@ -14,7 +14,7 @@ from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.lone_run import lone_answer
-from tfunet.bench.study.machine_noise import unsteadiness
+from tfunet.bench.study.machine_noise import unsteady_text
 from tfunet.process.terminal import counted
 
 MORE = (
@@ -87,21 +87,12 @@ def answer(summary: Summary) -> str:
             "again."
         )
     is_firm = any(ranking.slower for ranking in known)
-    parts = (_unsteady(summary) if is_firm else "", _speed(rankings), _scores(summary))
-    return " ".join(filter(None, (*parts, _more(known))))
-
-
-def _unsteady(summary: Summary) -> str:
-    """Return why no difference in speed is to be relied on; "" on a quiet machine."""
-    spread, change = unsteadiness(summary.sweep.noise)
-    if not spread and not change:
-        return ""
-    ways = [f"varied by {spread:.0%}"] if spread else []
-    ways += [f"changed by {change:.0%} during the sweep"] if change else []
-    return (
-        f"Not to be relied on: the machine was not quiet (its speed {' and '.join(ways)}). Run the "
-        "study again on a quiet machine. Measured was:"
+    parts = (
+        unsteady_text(summary.sweep.noise) if is_firm else "",
+        _speed(rankings),
+        _scores(summary),
     )
+    return " ".join(filter(None, (*parts, _more(known))))
 
 
 def _cross_validation(summary: Summary) -> str:
@@ -112,7 +103,7 @@ def _cross_validation(summary: Summary) -> str:
             dice = by_repeat(cell.trials, lambda result: result.mean_dice)
             if cell.num_folds < 2 or not dice:
                 continue
-            estimate, done = mean(dice), num_folds(cell.done)
+            estimate, done = mean(dice).within(0, 1), num_folds(cell.done)
             interval = (
                 f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})"
                 if estimate.has_interval
@@ -150,7 +141,7 @@ def _settings(summary: Summary) -> str:
     ahead = {name: difference(dice[first], dice[name]) for name in others}
     if not all(by.has_interval for by in ahead.values()):
         return f"{begin}; whether by chance is known with {MIN_INTERVAL} or more repeats."
-    next_ = ahead[others[0]]
+    next_ = ahead[others[0]].within(-1, 1)
     begin += (
         f", {next_.value:.3f} (95 % interval {next_.low:+.3f} to {next_.high:+.3f}) above the next"
     )

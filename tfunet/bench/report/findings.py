@@ -12,7 +12,7 @@ from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
-from tfunet.bench.study.machine_noise import unsteadiness
+from tfunet.bench.study.machine_noise import unsteadiness, unsteady_text
 from tfunet.config.keys import describe
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import counted
@@ -33,6 +33,9 @@ def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
 
     `targets` are the families with the Dice whose cost is told.
     """
+    unsteady = unsteady_text(summary.sweep.noise)
+    # On a machine that was not quiet, what was timed is as little to be relied on as the answer.
+    caution = [unsteady] if unsteady else []
     parts = {
         "Speed": _comparisons,
         "Scaling": _speed_ups,
@@ -44,13 +47,13 @@ def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
         for family in summary.families:
             title = f"{heading} with {family.title}" if family.title else heading
             if lines := list(sentences(family)):
-                by_heading[title] = lines
+                by_heading[title] = lines if heading == "Scores" else [*caution, *lines]
     for family, target in targets:
         title = f"Time to a score with {family.title}" if family.title else "Time to a score"
         if lines := list(_time_to_score(family, target)):
-            by_heading[title] = lines
+            by_heading[title] = [*caution, *lines]
     if lines := list(_volumes(summary)):
-        by_heading["Weak scaling in space"] = lines
+        by_heading["Weak scaling in space"] = [*caution, *lines]
     return by_heading
 
 

@@ -27,6 +27,9 @@ OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
 BESIDE = 2**0.035
 # A box is drawn for so many values or more.
 FEWEST_OF_BOX = 10
+# Panels beside each other, and inches of a letter of their titles.
+MOST_COLUMNS = 4
+TITLE_LETTER = 0.1
 WIDTH = 9.0  # Inches: the size on a page of 900 pixels.
 RC = {
     "font.family": "sans-serif",
@@ -83,6 +86,25 @@ def make_panels(rows: int, columns: int, height: float, **options: Any) -> tuple
     """Return a figure as wide as the page, `height` inches high, and its axes row by row."""
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def make_grid(
+    titles: Sequence[str], row_height: float, **options: Any
+) -> tuple[Figure, list[list[Any]]]:
+    """Return a figure with a panel under each title, and the axes of each row.
+
+    A row has at most four panels, and fewer where titles are long.
+    """
+    longest = max(map(len, titles))
+    columns = max(1, min(len(titles), MOST_COLUMNS, int(WIDTH / (TITLE_LETTER * longest + 0.5))))
+    rows = -(-len(titles) // columns)
+    figure, panels = make_panels(rows, columns, row_height * rows, **options)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title)
+    for axes in panels[len(titles) :]:
+        axes.remove()
+    del panels[len(titles) :]
+    return figure, [panels[first : first + columns] for first in range(0, len(panels), columns)]
 
 
 def repeat_dots(
