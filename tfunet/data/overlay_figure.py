@@ -26,7 +26,7 @@ INSIDE_ALPHA = 0.25
 DENSE_ALPHA = 0.1
 # From this share of labelled pixels on a mask is dense.
 DENSE_SHARE = 0.6
-# A map of labels: so many labels or more cover so much of the pixels. Outlines would hide thin ones.
+# In a map of labels so many or more cover so much of the pixels; outlines would hide thin ones.
 MAP_SHARE = 0.8
 MAP_LABELS = 4
 # An outline is this share of a picture wide, and at least a pixel.
@@ -150,8 +150,9 @@ def is_label_map(masks: Sequence[np.ndarray], ignored: int | None = None) -> boo
 def overlay(mask: np.ndarray, *, ignored: int | None = None, filled: bool = False) -> np.ndarray:
     """Return the colours (rows, columns, 4) of a slice of labels: outlines, and a tint inside.
 
-    With `filled`, labels hide the image, and pixels without a label are black. Where most pixels have a label, the tint is weaker and the outlines tell labels apart. Outlines
-    are thinner, and translucent, where they would cover most of the regions.
+    Where most pixels have a label, the tint is weaker and the outlines tell labels apart. Outlines
+    are thinner, and translucent, where they would cover most of the regions. With `filled`, labels
+    hide the image, and pixels without one are black.
     """
     is_inside = mask > 0
     colours = np.zeros((*mask.shape, 4), np.float32)

@@ -14,7 +14,7 @@ from tfunet.bench.analysis.folds import num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.lone_run import lone_answer
-from tfunet.bench.study.machine_noise import unsteady_text
+from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.process.terminal import counted
 
 MORE = (
@@ -87,12 +87,21 @@ def answer(summary: Summary) -> str:
             "again."
         )
     is_firm = any(ranking.slower for ranking in known)
-    parts = (
-        unsteady_text(summary.sweep.noise) if is_firm else "",
-        _speed(rankings),
-        _scores(summary),
-    )
+    parts = (_unsteady(summary) if is_firm else "", _speed(rankings), _scores(summary))
     return " ".join(filter(None, (*parts, _more(known))))
+
+
+def _unsteady(summary: Summary) -> str:
+    """Return why no difference in speed is to be relied on; "" on a quiet machine."""
+    spread, change = unsteadiness(summary.sweep.noise)
+    if not spread and not change:
+        return ""
+    ways = [f"varied by {spread:.0%}"] if spread else []
+    ways += [f"changed by {change:.0%} during the sweep"] if change else []
+    return (
+        f"Not to be relied on: the machine was not quiet (its speed {' and '.join(ways)}). Run the "
+        "study again on a quiet machine. Measured was:"
+    )
 
 
 def _cross_validation(summary: Summary) -> str:

@@ -12,7 +12,7 @@ from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
-from tfunet.bench.study.machine_noise import unsteadiness, unsteady_text
+from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.config.keys import describe
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import counted
@@ -26,6 +26,7 @@ SAME_DICE = 0.0005
 MOST_IN_TIME = 4
 
 Targets = Sequence[tuple[Family, DiceTarget]]
+UNSTEADY = "Not to be relied on, because the machine was not quiet. Measured was:"
 
 
 def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
@@ -33,9 +34,8 @@ def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
 
     `targets` are the families with the Dice whose cost is told.
     """
-    unsteady = unsteady_text(summary.sweep.noise)
-    # On a machine that was not quiet, what was timed is as little to be relied on as the answer.
-    caution = [unsteady] if unsteady else []
+    # As the answer says, with the numbers.
+    caution = [UNSTEADY] if any(unsteadiness(summary.sweep.noise)) else []
     parts = {
         "Speed": _comparisons,
         "Scaling": _speed_ups,
@@ -213,6 +213,7 @@ def _dice_difference(cell: Cell) -> str:
     estimate = cell.dice_difference
     if estimate is None:
         return cell.label
+    estimate = estimate.within(-1, 1)
     return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)}{p_text(cell.dice_p)})"
 
 

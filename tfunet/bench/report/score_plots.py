@@ -16,6 +16,8 @@ from tfunet.bench.report import plot_style
 
 MAX_COUNTS = 4
 MAX_POINTS = 300
+# Of fewer regions, panels are larger.
+FEW_REGIONS = 4
 
 
 def loss_curves(family: Family, styles: plot_style.Styles) -> Figure | None:
@@ -94,9 +96,9 @@ def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | No
     if not regions:
         return None
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
-    places = [(score, region) for score in ("Dice", "IoU") for region in regions]
+    places = [(score, region) for region in regions for score in ("Dice", "IoU")]
     titles = [f"{score}, {region}" for score, region in places]
-    figure, rows = plot_style.make_grid(titles, 2.9)
+    figure, rows = plot_style.make_grid(titles, 2.9, most=2 if len(regions) < FEW_REGIONS else 4)
     panels = [axes for row in rows for axes in row]
     for axes, (score, region) in zip(panels, places, strict=True):
         _score_panel(axes, family, region, score, styles)
@@ -177,7 +179,7 @@ def _boxes(
     for axes, region in zip(panels, regions, strict=True):
         plot_style.draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
         axes.set_xlabel(label)
-        plot_style.name_rows(axes, cells)
+        plot_style.name_rows(axes, cells, 7 if len(rows[0]) < 3 else 4)
     return figure
 
 

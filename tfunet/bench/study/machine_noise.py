@@ -54,16 +54,3 @@ def unsteadiness(measured: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
     medians = [float(probe.get("median_seconds", 0)) for probe in measured]
     change = max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
     return spread if spread > NOISY else 0.0, change if change > NOISY else 0.0
-
-
-def unsteady_text(measured: Iterable[Mapping[str, Any]]) -> str:
-    """Return why no difference in speed is to be relied on; "" on a quiet machine."""
-    spread, change = unsteadiness(measured)
-    if not spread and not change:
-        return ""
-    ways = [f"varied by {spread:.0%}"] if spread else []
-    ways += [f"changed by {change:.0%} during the sweep"] if change else []
-    return (
-        f"Not to be relied on: the machine was not quiet (its speed {' and '.join(ways)}). Run the "
-        "study again on a quiet machine. Measured was:"
-    )
