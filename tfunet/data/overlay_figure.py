@@ -13,8 +13,8 @@ from tfunet.data.shown_planes import brightness, scaled, shown_channels
 # The 15 colours for colour-blind readers of Krzywinski (https://mk.bcgsc.ca/colorblind), ordered so
 # that the first ones are unlike each other, and the first three unlike the colours of errors.
 COLOURS = (
-    *("#00DCB5", "#9400E6", "#FF71FD", "#FFDC3D", "#F60239", "#003C86", "#008607", "#009FFA"),
-    *("#EF0096", "#68023F", "#7CFFFA", "#008169", "#00E307", "#6A0213", "#FFCFE2"),
+    *("#00DCB5", "#9400E6", "#FF71FD", "#FFDC3D", "#F60239", "#003C86", "#008607", "#EF0096"),
+    *("#68023F", "#7CFFFA", "#008169", "#009FFA", "#00E307", "#6A0213", "#FFCFE2"),
 )
 NO_DATA = "#808080"
 SUFFIXES = (".png", ".svg", ".pdf")
