@@ -80,8 +80,7 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
             mask = plane.of(masks[number])
             arrays[f"image-{number}-{at}"] = shades
             arrays[f"mask-{number}-{at}"] = np.where(mask == source.ignored, 0, mask)
-            labels = flat[: mask.size].reshape(mask.shape)
-            arrays[f"labels-{number}-{at}"] = np.where(mask == source.ignored, 0, labels)
+            arrays[f"labels-{number}-{at}"] = flat[: mask.size].reshape(mask.shape)
             flat = flat[mask.size :]
     facts = {
         "schema_version": 1,
