@@ -62,7 +62,9 @@ class Cases:
         dice = np.array([row["dice"] for row in rows]).reshape(num_cases, -1)
         shown = spread_ranks(dice.mean(1), min(most, num_cases))
         if most < num_cases:
-            line = f"Drawing {most} of {num_cases} cases, from the worst over the median to the best"
+            line = (
+                f"Drawing {most} of {num_cases} cases, from the worst over the median to the best"
+            )
             print(f"{line} by their mean Dice; --pictures all draws every case.", flush=True)
         source = self.source
         for at in now_and_then(shown, "Drawn"):
