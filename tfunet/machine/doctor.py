@@ -4,6 +4,7 @@ Each part does a little of its real work in a process of its own, so that a cras
 only its own row.
 """
 
+import importlib.util
 import json
 import os
 import platform
@@ -323,6 +324,16 @@ def slurm_check(variables: Mapping[str, str]) -> Check:
         return Check("SLURM", "missing", detail)
     job = variables.get("SLURM_JOB_ID")
     return Check("SLURM", "ok", f"{path}{f', in job {job}' if job else ''}")
+
+
+def check_installed(backend: str) -> None:
+    """Raise ValueError for a backend whose library is not installed. Imports none."""
+    library = facts_of(backend).library
+    if library and importlib.util.find_spec(library) is None:
+        raise ValueError(
+            f"The backend {backend!r} needs {library}, which is not installed. To build it: "
+            f"{build_command()}. Or choose another backend: multiworker also has several processes."
+        )
 
 
 def build_command(prefix: Path = Path(sys.prefix)) -> str:
