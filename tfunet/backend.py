@@ -37,6 +37,7 @@ class Facts:
             process, unless the run says how many there are.
         one_replica: Whether there can be only one replica.
         is_open: Whether it listens on all network interfaces, and obeys anybody who connects.
+        library: The package that it needs besides TensorFlow, if any.
         exchanges_in_pairs: Whether two devices can exchange while others do not, as stages of split
             samples do.
     """
@@ -46,6 +47,7 @@ class Facts:
     one_replica: bool = False
     is_open: bool = False
     exchanges_in_pairs: bool = False
+    library: str = ""
 
 
 FACTS = {
@@ -58,7 +60,9 @@ FACTS = {
         is_open=True,
         exchanges_in_pairs=True,
     ),
-    "horovod": Facts(reference="hvd.backend:HorovodBackend", exchanges_in_pairs=True),
+    "horovod": Facts(
+        reference="hvd.backend:HorovodBackend", library="horovod", exchanges_in_pairs=True
+    ),
 }
 BACKENDS = {name: facts.reference for name, facts in FACTS.items()}
 

@@ -61,13 +61,19 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument(
+        "--pictures",
+        choices=("some", "all"),
+        default="some",
+        help="cases to draw: some from the worst over the median to the best (the default), or all",
+    )
+    evaluate.add_argument(
         "--on_bad_sample",
         choices=("refuse", "skip"),
         default="refuse",
         help="skip: leave out cases that cannot be used, such as an image without its mask, and "
         "say why; by default they are refused",
     )
-    _add_options(evaluate, "also draw each case with its errors, errors/NAME.png")
+    _add_options(evaluate, "then draw cases with their errors, errors/NAME.png")
     add_trust(evaluate)
 
 
@@ -167,7 +173,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     check_case_metrics(options.metrics or ())
     _say_best(options.run, sys.stderr if options.json else sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
-    from tfunet.predict.evaluate import as_json, evaluate, summary
+    from tfunet.predict.evaluate import as_json, draw_errors, evaluate, summary
     from tfunet.predict.run import Options
 
     given = Options(**_values(options, fields(Options)))
@@ -182,5 +188,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             with_training_cases=options.training_cases,
             skip_bad=options.on_bad_sample == "skip",
         )
-    print(as_json(scored) if options.json else summary(scored))
+    print(as_json(scored) if options.json else summary(scored), flush=True)
+    if given.overlay:
+        with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+            draw_errors(scored, every=options.pictures == "all")
     return exit_codes.OK

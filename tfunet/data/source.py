@@ -94,6 +94,8 @@ class DataSource:
             own code did it.
         swapped: What to do where the background is what one looks for; empty for several classes.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
+        has_background: Whether pixels without a class are label 0. Else each has a class, and no
+            mask holds 0.
         in_colour: Whether pictures show the first three channels as red, green and blue.
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
             case's files again, for pictures in colour. By default pixels stay as they are.
@@ -124,6 +126,7 @@ class DataSource:
     swapped: str = ""
     ignored: int | None = None
     class_names: tuple[str, ...] = ()
+    has_background: bool = True
     in_colour: bool = False
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
 

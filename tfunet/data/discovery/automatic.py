@@ -122,10 +122,11 @@ class Settings:
             per_case,
             f"So that validation cases are scored about {EVALUATIONS} times.",
         )
-        keys["foreground_share"] = (
-            plan_rules.FOREGROUND_SHARE,
-            "A third of the patches are centred on a foreground voxel (nnU-Net).",
-        )
+        if self.run.source.has_background:
+            keys["foreground_share"] = (
+                plan_rules.FOREGROUND_SHARE,
+                "A third of the patches are centred on a foreground voxel (nnU-Net).",
+            )
         if (self.shapes > np.array(patch)).any():
             keys["evaluation_halo"] = (
                 min(patch) // 8,
