@@ -43,8 +43,8 @@ def test_a_rare_class_that_is_never_predicted_has_no_good_dataset_score():
     assert rare.dataset_iou == rare.dataset_dice == 0
     assert dataset_iou_line(found) == "Dataset IoU: road 0.750, bicyclist 0.000; mIoU 0.375."
     assert absent_line(found) == (
-        "2 of 3 cases have no bicyclist. A case without a region in mask and prediction counts as "
-        "1 in the mean over cases: see the dataset scores."
+        "2 of 3 cases have no bicyclist. In the mean over cases, a case without a region scores 1 "
+        "if none is predicted there, else 0: see the dataset scores."
     )
     table = dataset_scores.score_rows(found)
     assert table[1] == {

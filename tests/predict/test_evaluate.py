@@ -73,7 +73,7 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert its["dice_where_present"] == float(table[0]["dice"])
     assert printed["mean_dice"] == its["dice"] == np.mean([float(row["dice"]) for row in table])
     assert f"mIoU {iou(counts):.3f} (dataset IoU), mean Dice {its['dice']:.3f}" in said
-    assert ("1 of 2 cases have no foreground. A" in said) == (2 * its["empty"] > 2 * its["dice"])
+    assert ("1 of 2 cases have no foreground. In" in said) == (2 * its["empty"] > 2 * its["dice"])
     (row,) = rows(tmp_path / "out/region_scores.csv")
     assert row == {"region": "foreground", **{name: str(value) for name, value in its.items()}}
     assert "done already" in captured.err

@@ -112,8 +112,8 @@ def absent_line(found: Mapping[str, RegionScores]) -> str:
     if not absent:
         return ""
     return (
-        f"{', '.join(absent)}. A case without a region in mask and prediction counts as 1 in the "
-        "mean over cases: see the dataset scores."
+        f"{', '.join(absent)}. In the mean over cases, a case without a region scores 1 if none "
+        "is predicted there, else 0: see the dataset scores."
     )
 
 
