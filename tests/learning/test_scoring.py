@@ -63,6 +63,18 @@ def test_regions_are_counted_and_listed_by_case():
     assert means["dice_cell"] == pytest.approx(4 / 6)
     assert means["iou_border"] == pytest.approx(1 / 2)
     assert means["dice"] == pytest.approx((4 / 6 + 2 / 3) / 2)
+    # A second case, without a border.
+    means = scoring.means(np.concatenate([sums, [[[1, 0, 0, 4], [0, 0, 0, 4]]]]))
+    assert means["iou_border"] == pytest.approx((1 / 2 + 1) / 2)
+    assert means["dataset_iou_border"] == pytest.approx(1 / 2)
+    assert means["dataset_iou_cell"] == pytest.approx(3 / 5)
+    assert means["dataset_iou"] == pytest.approx((1 / 2 + 3 / 5) / 2)
+    assert means["dataset_dice_cell"] == pytest.approx(6 / 8)
+    # In no mask and no prediction: no score, nor a part of the mean.
+    means = scoring.means(np.array([[[1, 0, 0, 4], [0, 0, 0, 4]]]))
+    assert "dataset_iou_border" not in means
+    assert means["dataset_iou"] == 1
+    assert "dataset_iou" not in scoring.means(np.zeros((1, 2, 4)))
     assert next(scoring.rows(sums, ["a"])) == {
         "case": "a",
         "region": "cell",

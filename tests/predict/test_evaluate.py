@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import keras
@@ -16,7 +17,7 @@ from tfunet.config.case_metrics import case_metrics
 from tfunet.data.lazy_image import LazyImage, open_image
 from tfunet.data.shown_planes import in_8_bits, shown_channels
 from tfunet.learning.case_metrics import measure
-from tfunet.learning.scores import dice
+from tfunet.learning.scores import dice, iou
 from tfunet.predict.case_pictures import spread_ranks
 from tfunet.predict.evaluate import evaluate
 from tfunet.predict.overlay_picture import write_errors, write_overlay
@@ -54,7 +55,8 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     # No true surface: no distance, and the mean says in how many cases there is one.
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
     said, complaints = capsys.readouterr()
-    assert "region      cases  dice   iou    hd95" in said
+    assert "region      cases  present  Dice   IoU    Dice where present" in said
+    assert re.search(r"dataset IoU +hd95\n", said)
     assert "Distances and volumes of metrics are in pixels" in said
     assert complaints == ""
     names = {path.name for path in (tmp_path / "out/errors").iterdir()}
@@ -63,7 +65,20 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     # Nothing is predicted again.
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
-    assert [row["case"] for row in json.loads(captured.out)["scores"]] == ["other0", "other1"]
+    printed = json.loads(captured.out)
+    assert [row["case"] for row in printed["scores"]] == ["other0", "other1"]
+    # One mask has the region: the pixels of both cases together.
+    counts[1] += int(table[1]["false_positive"])
+    its = printed["regions"]["foreground"]
+    assert (its["cases"], its["present"]) == (2, 1)
+    assert its["dataset_iou"] == printed["miou"] == float(iou(counts))
+    assert its["dataset_dice"] == float(dice(counts))
+    assert its["dice_where_present"] == float(table[0]["dice"])
+    assert printed["mean_dice"] == its["dice"] == np.mean([float(row["dice"]) for row in table])
+    assert f"mIoU {iou(counts):.3f} (dataset IoU), mean Dice {its['dice']:.3f}" in said
+    assert ("1 of 2 cases have no foreground. In" in said) == (2 * its["empty"] > 2 * its["dice"])
+    (row,) = rows(tmp_path / "out/region_scores.csv")
+    assert row == {"region": "foreground", **{name: str(value) for name, value in its.items()}}
     assert "done already" in captured.err
 
 

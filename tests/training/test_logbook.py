@@ -1,6 +1,8 @@
 """What a run says of itself while it trains."""
 
+import csv
 import io
+import json
 import math
 import re
 import sys
@@ -41,7 +43,17 @@ def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
     (epoch,) = (line for line in lines if line.startswith("epoch 1"))
     assert re.search(r"val_dice .*, \d+\.\d s of training, \d+\.\d s of evaluation$", epoch)
     dice = re.search(r"val_dice (\S+),", epoch)[1]
-    assert lines[-1] == f"Mean Dice over 2 validation cases: cell {float(dice):.3f}."
+    assert lines[-2] == f"Mean Dice over 2 validation cases: cell {float(dice):.3f}."
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    with (tmp_path / "run/cases.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = ("true_positive", "false_positive", "false_negative")
+    true, *wrong = (sum(int(row[name]) for row in rows) for name in names)
+    iou = true / (true + sum(wrong))
+    assert lines[-1] == f"Dataset IoU: cell {iou:.3f}."
+    assert result["dataset_iou"] == {"cell": iou}
+    assert result["miou"] == iou != result["iou"]["cell"]
+    assert result["dataset_dice"] == {"cell": 2 * true / (2 * true + sum(wrong))}
 
 
 class _Screen(io.StringIO):

@@ -13,6 +13,8 @@ LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd", *SEGMENTS)
 # Signed: neither way is better.
 NEITHER = ("volume_difference",)
 MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))
+# Of the pixels of all validation cases together.
+OF_DATASET = ("dataset_dice", "dataset_iou")
 
 
 def with_mode(callback: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def _scores(
     metrics: Iterable[str], regions: Sequence[str], targets: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the names of what Keras callbacks see after an epoch, but for metrics of Keras."""
-    kinds = ["mae"] if targets else ["dice", "iou"]
+    kinds = ["mae"] if targets else ["dice", "iou", *OF_DATASET]
     kinds += [metric.name for metric in case_metrics(metrics)]
     parts = ("", *(f"_{name}" for name in targets or regions))
     scores = dict.fromkeys(f"val_{kind}{part}" for kind in kinds for part in parts)
@@ -91,4 +93,4 @@ def _mode_of(monitor: str) -> str | None:
 
     if is_one_of(LESS_IS_BETTER):
         return "min"
-    return "max" if is_one_of((*MORE_IS_BETTER, TOLERANT)) else None
+    return "max" if is_one_of((*MORE_IS_BETTER, *OF_DATASET, TOLERANT)) else None

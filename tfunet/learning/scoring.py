@@ -3,6 +3,7 @@
 A scoring has two forms: regions of masks, and numbers that are predicted for a whole case.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tfunet.learning import scores
 from tfunet.learning.counting import count, predicted_labels, region_table
+from tfunet.learning.dataset_scores import dataset_score, mean_of_defined
 from tfunet.learning.ignoring import background_where_ignored
 
 
@@ -33,7 +35,9 @@ class Scoring(Protocol):
         """Return float64 (windows, names, sums) over the voxels of each window's core."""
 
     def means(self, sums: np.ndarray) -> dict[str, float]:
-        """Return the scores by name, from the sums of all cases: means over cases."""
+        """Return the scores by name, from the sums of all cases: means over cases, and those of
+        the data set.
+        """
 
     def rows(self, sums: np.ndarray, case_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the rows of `table`."""
@@ -86,6 +90,14 @@ class RegionScoring:
         for index, region in enumerate(self.regions):
             means[f"dice_{region}"] = dice[index]
             means[f"iou_{region}"] = iou[index]
+        for score in ("dice", "iou"):
+            values = dataset_score(score, sums[..., :3]).tolist()
+            named = {f"dataset_{score}": mean_of_defined(values)} | {
+                f"dataset_{score}_{region}": value
+                for region, value in zip(self.regions, values, strict=True)
+            }
+            # A region that is in no mask and in no prediction has none.
+            means |= {name: value for name, value in named.items() if not math.isnan(value)}
         return means
 
     def rows(self, sums: np.ndarray, case_ids: Sequence[str]) -> Iterator[dict[str, Any]]:

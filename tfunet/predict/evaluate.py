@@ -4,8 +4,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,23 @@ from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, tolerances
+from tfunet.learning.dataset_scores import (
+    COUNTS,
+    RegionScores,
+    absent_line,
+    mean_of,
+    region_scores,
+    score_rows,
+    score_text,
+)
 from tfunet.predict.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.predict.ensemble import Member
 from tfunet.predict.network import Network
 from tfunet.predict.overlay_picture import NO_DRAWING, drawing
 from tfunet.predict.run import Options, followed, predict
-from tfunet.process.terminal import columns, lines_of
+from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
-COUNTS = ("true_positive", "false_positive", "false_negative")
 COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
 ALWAYS = ("dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
@@ -40,23 +48,36 @@ UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """The scores of a data set: rows of scores.csv, and where they are."""
+    """The scores of a data set: rows of scores.csv, and where they are.
+
+    Attributes:
+        regions: Means over cases, and scores of the data set, of each region.
+    """
 
     rows: tuple[dict[str, Any], ...]
     metrics: tuple[str, ...]
     path: Path
     cases: Cases
 
+    @property
+    def regions(self) -> dict[str, RegionScores]:
+        return region_scores(self.rows)
+
     def table(self) -> str:
-        """Return the mean of each region over its cases, and where a metric is not defined."""
-        names = (*ALWAYS, *self.metrics)
-        regions = list(dict.fromkeys(row["region"] for row in self.rows))
-        lines = [["region", "cases", *names]]
-        for region in regions:
-            rows = [row for row in self.rows if row["region"] == region]
-            means = [_mean_text([row[name] for row in rows]) for name in names]
-            lines.append([region, str(len(rows)), *means])
-        return "\n".join(columns(lines))
+        """Return the scores of each region, then their means, and which of them say little."""
+        found = self.regions
+        rows = score_rows(found)
+        for row in rows:
+            its = [values for values in self.rows if values["region"] == row["region"]]
+            row |= {name: _mean_text([values[name] for values in its]) for name in self.metrics}
+        miou, dice = (mean_of(found, name) for name in ("dataset_iou", "dice"))
+        lines = [
+            *columns([list(rows[0]), *(list(row.values()) for row in rows)]),
+            f"mIoU {score_text(miou)} (dataset IoU), mean Dice {score_text(dice)} (over cases); "
+            f"{counted(len(found), 'region')}.",
+            absent_line(found),
+        ]
+        return "\n".join(filter(None, lines))
 
 
 def evaluate(
@@ -124,7 +145,16 @@ def evaluate(
             csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
         ]
         write_atomic(path, csv_line(header) + "".join(lines))
-    return Scored(rows=tuple(rows), metrics=extra, path=path, cases=scored_cases)
+    result = Scored(rows=tuple(rows), metrics=extra, path=path, cases=scored_cases)
+    _write_regions(out / "region_scores.csv", result.regions)
+    return result
+
+
+def _write_regions(path: Path, found: Mapping[str, RegionScores]) -> None:
+    table = [{"region": region, **asdict(its)} for region, its in found.items()]
+    lines = [["" if _is_nan(value) else value for value in row.values()] for row in table]
+    with writing(path):
+        write_atomic(path, "".join(map(csv_line, [list(table[0]), *lines])))
 
 
 def _readable(
@@ -285,6 +315,8 @@ def _is_nan(value: Any) -> bool:
 
 
 def _mean_text(values: Sequence[float]) -> str:
+    if not values:
+        return ""  # The row of the means over regions.
     defined = [value for value in values if not math.isnan(value)]
     if not defined:
         return "-"
@@ -302,12 +334,18 @@ def draw_errors(scored: Scored, *, every: bool) -> None:
 
 
 def as_json(scored: Scored) -> str:
-    """Return the rows as JSON; null where a metric is not defined."""
-    rows = [
-        {key: None if _is_nan(value) else value for key, value in row.items()}
-        for row in scored.rows
-    ]
-    return json.dumps({"scores": rows}, indent=1)
+    """Return the rows, those of regions and the mIoU as JSON; null where one is not defined."""
+
+    def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: None if _is_nan(value) else value for key, value in row.items()}
+
+    found = scored.regions
+    table = {
+        "scores": [plain(row) for row in scored.rows],
+        "regions": {region: plain(asdict(its)) for region, its in found.items()},
+        **plain({"mean_dice": mean_of(found, "dice"), "miou": mean_of(found, "dataset_iou")}),
+    }
+    return json.dumps(table, indent=1)
 
 
 def summary(scored: Scored) -> str:

@@ -3,13 +3,14 @@
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping
-from typing import final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, final
 
 from tqdm import tqdm
 
 from tfunet.data.source import DataSource
-from tfunet.files.typed import number, typed_rows
+from tfunet.files.typed import amount, number, typed_rows
+from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line, region_scores
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
 from tfunet.training.evaluation import Scores
@@ -19,6 +20,7 @@ from tfunet.training.trackers import Trackers
 
 # Steps whose median says how long those take that are left.
 RECENT = 50
+CASE_COUNTS: dict[str, Callable[[str], Any]] = {"region": str, **dict.fromkeys(COUNTS, amount)}
 SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
 
 
@@ -154,6 +156,10 @@ class Logbook:
         measure = "Mean Dice" if source.regions else "Mean absolute error"
         cases = counted(len(self._data.split.validation), "validation case")
         self._attempt.say(f"{measure} over {cases}: {', '.join(scores)}.")
+        if source.regions:
+            found = region_scores(typed_rows(self._attempt.folder.path / "cases.csv", CASE_COUNTS))
+            for line in filter(None, (dataset_iou_line(found), absent_line(found))):
+                self._attempt.say(line)
         losses = typed_rows(self._attempt.folder.path / "steps.csv", {"loss": number})
         first = next((row["loss"] for row in losses), math.nan)
         if words := warning(first, logs["loss"]):

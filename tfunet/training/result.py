@@ -1,6 +1,7 @@
 """What a run writes last: its model, the plans of large-model support, and result.json."""
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -60,6 +61,21 @@ def _write_plans(attempt: Attempt, measured: Measured, seconds: float | None) ->
     )
 
 
+def _dataset_scores(regions: Iterable[str], logs: Mapping[str, float]) -> dict[str, Any]:
+    """Return the scores of all validation cases together, by region, and their mean over regions.
+
+    None for a region that is in no mask and in no prediction.
+    """
+    regions = tuple(regions)
+    if not regions:
+        return {}
+    by_region = {
+        f"dataset_{score}": {name: logs.get(f"val_dataset_{score}_{name}") for name in regions}
+        for score in ("dice", "iou")
+    }
+    return {**by_region, "miou": logs.get("val_dataset_iou")}
+
+
 def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
     config, topology = trainer.attempt.config, trainer.attempt.topology
@@ -115,6 +131,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "val_loss": progress.logs["val_loss"],
         "dice": {name: progress.logs[f"val_dice_{name}"] for name in data.task.source.regions},
         "iou": {name: progress.logs[f"val_iou_{name}"] for name in data.task.source.regions},
+        **_dataset_scores(data.task.source.regions, progress.logs),
         **({"mae": errors} if errors else {}),
         "weights_hash": progress.weights_hash,
         "samples_hash": progress.samples_hash,

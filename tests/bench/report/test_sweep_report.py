@@ -13,6 +13,7 @@ import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
 from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.records.run_tables import COUNTS, read_cases
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
 from tfunet.bench.report.number_text import csv_text, markdown_list, markdown_text, plain_text
@@ -257,9 +258,18 @@ def test_one_run_alone_has_a_report(tmp_path):
     for words in ("Settings that differ", "kept fair", "good repeat", "Nothing to choose"):
         assert words not in page + text
     assert re.search(rf"Answer: {trial.id} has a mean Dice of 0\.\d+ \(\w+\).* over \d+ val", said)
+    regions, cases = (block.splitlines() for block in said.split("\n\n")[:2])
+    assert regions[0].split("  ")[0] == "region"
+    rows = read_cases(tmp_path / trial.id)
+    true, wrong, missed = (sum(rows[name]) for name in COUNTS)
+    assert regions[1].split()[-1] == f"{true / (true + wrong + missed):.3f}"
+    assert regions[1].split()[-1] in page
+    assert "| dataset IoU |" in text
+    assert ">dataset IoU<" in page
+    assert "its mask has the region" not in said
     # The worst case first.
-    assert said.startswith("case ")
-    *rows, rest = said.split("\n\n")[0].splitlines()[1:]
+    assert cases[0].startswith("case ")
+    *rows, rest = cases[1:]
     dice = [float(line.split()[1]) for line in rows]
     assert dice == sorted(dice)
     # Of many cases the worst are printed, and the pages fold them.

@@ -1,10 +1,15 @@
 """What a report says of a run that is compared with no other."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.sweep_summary import Family, Summary
+from tfunet.bench.records.run_tables import read_cases
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import plain_text
 from tfunet.bench.report.tables import family_heading
+from tfunet.learning.dataset_scores import absent_line, region_scores, score_rows
 from tfunet.process.terminal import counted
 
 # Columns that say how runs compare.
@@ -33,9 +38,30 @@ def heading(summary: Summary, family: Family) -> str:
     return "" if summary.lone_run is not None else family_heading(family)
 
 
-def case_rows(summary: Summary) -> list[dict[str, str]]:
-    """Return a row for each case of a run alone, that of the lowest Dice first."""
-    cases = dice_by_case(summary.lone_run.folder) if summary.lone_run is not None else {}
+def score_tables(summary: Summary) -> dict[str, Any]:
+    """Return the scores of a run alone: `regions` and `cases`, rows of two tables, the case with
+    the lowest Dice first; and `absent`, which means over cases say little.
+    """
+    if summary.lone_run is None:
+        return {"regions": [], "absent": "", "cases": []}
+    table = read_cases(summary.lone_run.folder)
+    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
+    found = region_scores(rows)
+    return {
+        "regions": score_rows(found),
+        "absent": absent_line(found),
+        "cases": _case_rows(dice_by_case(summary.lone_run.folder)),
+    }
+
+
+def score_blocks(summary: Summary) -> list[str]:
+    """Return the scores of a run alone for a terminal."""
+    tables = score_tables(summary)
+    regions = [*plain_text(tables["regions"]), *filter(None, [tables["absent"]])]
+    return ["\n".join(lines) for lines in (regions, _worst_cases(tables["cases"])) if lines]
+
+
+def _case_rows(cases: Mapping[str, Mapping[str, float]]) -> list[dict[str, str]]:
     ranked = sorted(cases, key=lambda case: sum(cases[case].values()) / len(cases[case]))
     return [
         {"case": case, **{f"Dice {region}": f"{dice:.3f}" for region, dice in cases[case].items()}}
@@ -43,8 +69,8 @@ def case_rows(summary: Summary) -> list[dict[str, str]]:
     ]
 
 
-def worst_cases(rows: list[dict[str, str]]) -> list[str]:
-    """Return the first rows of `case_rows` as lines for a terminal, and where the others are."""
+def _worst_cases(rows: list[dict[str, str]]) -> list[str]:
+    """Return the worst cases as lines for a terminal, and where the others are."""
     lines = plain_text(rows[:MOST_PRINTED])
     if len(rows) > MOST_PRINTED:
         lines.append(

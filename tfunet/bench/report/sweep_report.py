@@ -28,7 +28,13 @@ from tfunet.bench.report.ensemble_section import (
     values_text,
 )
 from tfunet.bench.report.findings import Targets, doubts, findings
-from tfunet.bench.report.lone_run import MOST_PRINTED, case_rows, heading, shown_rows, worst_cases
+from tfunet.bench.report.lone_run import (
+    MOST_PRINTED,
+    heading,
+    score_blocks,
+    score_tables,
+    shown_rows,
+)
 from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
@@ -135,10 +141,8 @@ def write_report(
 def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     """Return the summary of a sweep for a terminal: tables, findings, the answer and doubts."""
     summary = _summary(folder)
-    blocks = []
+    blocks = score_blocks(summary)
     targets = _read_targets(summary, target_dice)
-    if cases := case_rows(summary):
-        blocks.append("\n".join(worst_cases(cases)))
     for family, target in targets:
         above = list(filter(None, [heading(summary, family)]))
         rows = plain_text(shown_rows(summary, summary_rows(family)))
@@ -264,7 +268,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
     done = sum(trial.result is not None for trial in sweep.trials)
     return {
         "is_lone": summary.lone_run is not None,
-        "cases": case_rows(summary),
+        **score_tables(summary),
         "most_printed": MOST_PRINTED,
         "name": sweep.name,
         "num_trials": len(sweep.trials),
@@ -335,6 +339,8 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
             lost_rows(family),
         )
         yield from (name for rows in tables if rows for name in rows[0])
+    for row in score_tables(summary)["regions"][:1]:
+        yield from row
     for trial in summary.sweep.trials[:1]:
         yield from trial_row(trial)
 

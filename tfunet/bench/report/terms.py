@@ -15,6 +15,13 @@ TERMS = {
     "devices wait for data.",
     "Dice": "Overlap of prediction and mask of a region: 1 is perfect, 0 is none. Mean over cases.",
     "IoU": "Intersection over union of prediction and mask: 1 is perfect. Mean over cases.",
+    "Dice where present": "Mean Dice over the cases whose mask has the region.",
+    "IoU where present": "Mean IoU over the cases whose mask has the region.",
+    "present": "Cases whose mask has the region. A case without it in mask and prediction counts "
+    "as 1 in Dice and IoU.",
+    "dataset Dice": "Dice of the pixels of all cases together.",
+    "dataset IoU": "IoU of the pixels of all cases together, as benchmarks have it. Its mean over "
+    "regions is the mIoU.",
     "MAE": "Mean absolute error of a number that is predicted.",
     "memory (GiB)": "Peak resident memory of all processes together.",
     "device memory (GiB)": "Peak memory on the device of the process that needs most.",
