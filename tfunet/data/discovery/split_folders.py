@@ -45,7 +45,7 @@ def sides_of(pairs: Pairs, files: Sequence[str]) -> Sides:
     if not train or None in sides.values():
         return Sides(pairs=pairs, remark=_of_groups(pairs))
     tests = ", ".join(named["test"])
-    unused = f"Not used: {tests}, which is for tests." if tests else ""
+    unused = f"Not used: {tests}, which is left for the final score." if tests else ""
     if not named["val"]:
         if len(train) > 1 or not tests:
             return Sides(pairs=pairs, remark=_of_groups(pairs))
@@ -53,9 +53,9 @@ def sides_of(pairs: Pairs, files: Sequence[str]) -> Sides:
         return Sides(
             pairs=chosen,
             remark=_of_groups(chosen),
-            how_to_score=f"{tests} is for tests. To score it after the training, copy this file to "
-            f"test.toml, write {tests} in the place of {train[0]} in its patterns, and run: "
-            f"{SCORES}",
+            how_to_score=f"{tests} is left for the final score. For that, after the training, copy "
+            f"this file to test.toml, write {tests} in the place of {train[0]} in its patterns, "
+            f"and run: {SCORES}",
             unused=unused,
         )
     used = (*train, *named["val"])
@@ -69,9 +69,9 @@ def sides_of(pairs: Pairs, files: Sequence[str]) -> Sides:
         held_out=tuple(named["val"]),
         exclude=tuple(_image(pairs, group) for group in named["test"]),
         remark=remark,
-        how_to_score=f"{tests} is for tests. To score it after the training, copy this file to "
-        f"test.toml, with this line in the place of the one below:\nexclude = {others}\n"
-        f"Then run: {SCORES}",
+        how_to_score=f"{tests} is left for the final score. For that, after the training, copy "
+        f"this file to test.toml, with this line in the place of the one below:\n"
+        f"exclude = {others}\nThen run: {SCORES}",
         unused=unused,
     )
 
