@@ -3,8 +3,11 @@
 import re
 import tomllib
 
+import numpy as np
 import pytest
 from init_folders import begun, grey, save, square
+from pages import blocks
+from paths import ROOT
 
 from tfunet.cli import main
 from tfunet.data.discovery.pairs import find_pairs
@@ -70,6 +73,25 @@ def test_train_and_test_without_val_are_split_by_a_share(tmp_path):
     assert (table["validation_share"], len(run.source.case_ids)) == (0.2, 5)
     assert "{group} keeps" not in run.text([])
     assert "write test in the place of train" in " ".join(run.text([]).replace("#", "").split())
+
+
+def test_the_example_of_the_page_is_what_is_written(tmp_path):
+    page = (ROOT / "docs" / "data.md").read_text()
+    examples = {
+        block.split("\n")[0]: tomllib.loads(block)["data_options"] for block in blocks(page, "toml")
+    }
+    for side in PLAIN:
+        for number in range(4):
+            save(tmp_path / side / f"{number}.png", grey())
+            mask = np.repeat(np.array([0, 1, 2, 11], np.uint8), 8)[:, None].repeat(48, 1)
+            save(tmp_path / f"{side}annot" / f"{number}.png", mask)
+    run = describe_folder(str(tmp_path), labels="classes")
+    written = tomllib.loads(run.text([]))["data_options"]
+    shown, scored = examples["# street.toml"], examples["# test.toml"]
+    for key in ("images", "masks", "exclude"):
+        assert written[key] == shown[key]
+    assert shown | {"exclude": 0} == scored | {"exclude": 0}
+    assert f"# exclude = {scored['exclude']}".replace("'", '"') in run.text([]).splitlines()
 
 
 def test_many_names_are_shown_by_their_folders():

@@ -78,10 +78,14 @@ def match_files(
     named = {file: image_files[0].files[file] for file in image_files[0].files.keys() - all_masks}
     excluded = [values for file, values in named.items() if file in left_out]
     leading = {file: named[file] for file in sorted(named.keys() - left_out)}
+    if excluded and not leading:
+        raise ValueError(
+            f"exclude leaves out all {len(excluded)} images under {root} that match {images[0]!r}. "
+            "Leave fewer out."
+        )
     if not leading:
         raise ValueError(
-            f"No image under {root} matches {images[0]!r}"
-            f"{' and none of exclude' * bool(excluded)}. {_contents(root)} "
+            f"No image under {root} matches {images[0]!r}. {_contents(root)} "
             "A pattern is relative to root: 'imagesTr/{case}.nii.gz'."
         )
     cases: list[Case] = []
