@@ -12,6 +12,8 @@ TF ?= 2.16.2
 # The Python that makes the environment; unset: the first that fits.
 PYTHON ?=
 PYTEST_ARGS ?=
+# no: set up without Horovod, whose build takes minutes. A later make without it builds Horovod.
+HOROVOD ?= yes
 MPI_PACKAGES := libopenmpi-dev openmpi-bin
 
 ENV := .venv/tf-$(TF)
@@ -31,7 +33,7 @@ help:
 	echo "make check-gpu  results of a GPU against those of the CPU; it needs a GPU"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
-	echo "make horovod    try again to build Horovod"
+	echo "make horovod    try again to build Horovod; make env HOROVOD=no leaves it out"
 	echo "make clean      remove what tools cached here; make clean-env removes $(ENV)"
 	echo "TF=$(TF) is the TensorFlow; supported: $(SUPPORTED). PYTHON=python3.11 makes the environment."
 
@@ -56,12 +58,15 @@ env:
 	    fail "tfunet needs Python 3.11 or 3.12; $${found:-$(or $(PYTHON),python3) does not run}." \
 	        "Install one, then type: make PYTHON=/path/to/python3.11"
 	}
+	case $(HOROVOD) in yes|no) ;; *) fail "HOROVOD=$(HOROVOD); allowed: yes, no.";; esac
 	[ -f "$(CONSTRAINTS)" ] || fail "TF=$(TF) has no constraints file. Supported: $(SUPPORTED)."
 	packages=$$({ cat $(HASHES) setup.cfg; echo "$$PWD"; } | hash)
 	# With the tools that were found: installing a compiler or MPI is reason to build again.
 	tools=$$(command -v $${CXX:-c++} g++ clang++ mpicxx make || true)
 	horovod=$$({ cat hvd/build.py; echo "$$packages $$tools"; } | hash)
-	up_to_date() { done_with packages $$packages && done_with horovod $$horovod; }
+	up_to_date() {
+	    done_with packages $$packages && { [ $(HOROVOD) = no ] || done_with horovod $$horovod; }
+	}
 	if up_to_date; then exit; fi
 	mkdir -p .venv
 	exec 9>>$(ENV).lock
@@ -84,6 +89,7 @@ env:
 	        --config-settings editable_mode=compat --editable .
 	    stamp packages $$packages
 	fi
+	if [ $(HOROVOD) = no ]; then echo "[3/3] Horovod is left out; make horovod builds it."; exit; fi
 	echo "[3/3] Horovod (about 3 minutes, the first time) ..."
 	status=0
 	$(BIN)/python -m hvd.build --wheels .venv/wheels --log $(ENV)/horovod.log || status=$$?
@@ -92,7 +98,7 @@ env:
 
 horovod:
 	rm -f $(ENV)/horovod.stamp
-	$(MAKE) --no-print-directory env
+	$(MAKE) --no-print-directory env HOROVOD=yes
 
 demo: env
 	$(BIN)/tfunet sweep run studies/quickstart.toml

@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -84,8 +85,12 @@ class HorovodBackend:
             "HOROVOD_CYCLE_TIME": str(cycle_time_ms),
         }
         self._rendezvous: Rendezvous | None = None
-        # How many exchanges were traced: all processes trace the same ones, in one order.
-        self._exchanges = 0
+        # A set of all processes would be the one that Horovod has anyway.
+        pairs = launch.pairs if launch.process_count > 2 else ()
+        self._sets = {pair: horovod.ProcessSet(pair) for pair in pairs}
+        # How many exchanges of the same processes were traced: all of them trace the same ones, in
+        # one order.
+        self._exchanges: Counter[tuple[int, ...]] = Counter()
 
     def start(self) -> Topology:
         launch = self._launch
@@ -105,7 +110,7 @@ class HorovodBackend:
             os.environ.update(HOROVOD_CONTROLLER="mpi", HOROVOD_CPU_OPERATIONS="mpi")
         if launch.is_profiled:
             os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # So that it can be started later.
-        horovod.init()
+        horovod.init(process_sets=list(self._sets.values()))
         self._close_rendezvous()
         if (horovod.rank(), horovod.size()) != (launch.process_index, launch.process_count):
             raise ValueError(
@@ -160,30 +165,66 @@ class HorovodBackend:
         received: Mapping[int, Sequence[int]],
         dtype: tf.DType,
     ) -> dict[int, tf.Tensor]:
-        # One operation for all pairs of processes. Horovod pairs operations by name.
-        self._exchanges += 1
-        count, me = self._launch.num_replicas, self._launch.process_index
-        sizes = [sent[other].shape.num_elements() if other in sent else 0 for other in range(count)]
-        flat = [tf.reshape(value, [-1]) for _, value in sorted(sent.items())]
+        me = self._launch.process_index
+        if not self._sets:
+            # One operation for all pairs of processes.
+            everyone = range(self._launch.num_replicas)
+            return self._exchange_among(
+                tuple(everyone), horovod.global_process_set, sent, received, dtype
+            )
+        came: dict[int, tf.Tensor] = {}
+        for other in sorted({*sent, *received}):
+            pair = (min(me, other), max(me, other))
+            came |= self._exchange_among(
+                pair,
+                self._sets[pair],
+                {other: sent[other]} if other in sent else {},
+                {other: received[other]} if other in received else {},
+                dtype,
+            )
+        return came
+
+    def _exchange_among(
+        self,
+        members: tuple[int, ...],
+        process_set: horovod.ProcessSet,
+        sent: Mapping[int, tf.Tensor],
+        received: Mapping[int, Sequence[int]],
+        dtype: tf.DType,
+    ) -> dict[int, tf.Tensor]:
+        """Exchange in one operation, in which all members take part."""
+        me = self._launch.process_index
+        # Horovod pairs operations by name.
+        self._exchanges[members] += 1
+        name = "-".join(["tfunet.exchange", *map(str, members), f"no{self._exchanges[members]}"])
         # TensorFlow runs an operation whose inputs are all constant while it optimizes the graph,
         # and it finds out that what is multiplied by zero is one. There it would wait for the
         # others for ever. So a number that no optimizer knows goes to itself.
-        sizes[me] = 1
-        before = sum(other < me for other in sent)
-        flat.insert(before, tf.cast(self._zero, dtype)[tf.newaxis])
+        given = {
+            **{other: tf.reshape(value, [-1]) for other, value in sent.items()},
+            me: tf.cast(self._zero, dtype)[tf.newaxis],
+        }
         came, _ = horovod.alltoall(
-            tf.concat(flat, 0),
-            splits=tf.constant(sizes, tf.int32),
-            name=f"tfunet.exchange.{self._exchanges}",
+            tf.concat([given[member] for member in members if member in given], 0),
+            splits=tf.constant(
+                [given[member].shape[0] if member in given else 0 for member in members],
+                tf.int32,
+            ),
+            name=name,
+            process_set=process_set,
         )
-        shapes = sorted({**received, me: [1]}.items())
-        lengths = [math.prod(shape) for _, shape in shapes]
+        shapes = {
+            member: [1] if member == me else received[member]
+            for member in members
+            if member in {*received, me}
+        }
+        lengths = [math.prod(shape) for shape in shapes.values()]
         # A check has a state: with it TensorFlow keeps the operation where nothing is received.
         tf.debugging.assert_equal(tf.size(came), sum(lengths))
         parts = tf.split(came, lengths)
         return {
             other: tf.reshape(part, shape)
-            for (other, shape), part in zip(shapes, parts, strict=True)
+            for (other, shape), part in zip(shapes.items(), parts, strict=True)
             if other != me
         }
 

@@ -75,8 +75,18 @@ def test_folder_of_other_settings_is_refused_naming_them(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_config(RunConfig(epochs=3))
     folder.write_config(RunConfig(epochs=3))
-    with pytest.raises(ValueError, match=r"other settings: epochs=4 \(there: 3\)\. Choose another"):
+    words = r"other settings: epochs=4 \(there: 3\)\. Choose another folder with --out\.$"
+    with pytest.raises(ValueError, match=words):
         folder.write_config(RunConfig(epochs=4))
+    # With its weights, another run can go on.
+    weights = tmp_path / "model.keras"
+    weights.touch()
+    words = rf"To begin there with the weights of this run, also give --initial_weights {weights}$"
+    with pytest.raises(ValueError, match=words):
+        folder.write_config(RunConfig(epochs=3, learning_rate=0.5))
+    folder.write_result({})
+    with pytest.raises(ValueError, match=rf"holds a finished run\. .*{words}"):
+        folder.begin(RunConfig(epochs=2))
     assert folder.read_config() == RunConfig(epochs=3)
 
 

@@ -13,17 +13,19 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
+from tfunet.config.keras_names import check_keras_names
 from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.optimizer_options import check_optimizer_options
 from tfunet.config.own_signature import check_source
-from tfunet.config.refs import expand, near_match, not_an_option
+from tfunet.config.refs import check_reference, expand, near_match, not_an_option
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
 from tfunet.files.typed import parse_toml, toml_text
+from tfunet.learning import LOSSES
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
 
@@ -97,6 +99,17 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     """
     _check_table(values)
     return to_config(_parser().parse_object(dict(values)), _texts(values))
+
+
+def of_study(settings: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration for settings of a study, whose types were checked when it was read.
+
+    Raises ValueError for settings that do not fit together.
+    """
+    data, options = described(
+        settings.get("data", RunConfig.data), settings.get("data_options", {})
+    )
+    return RunConfig(**{**settings, "data": data, "data_options": options})
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:
@@ -184,11 +197,12 @@ def _parser() -> ArgumentParser:
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise ValueError for a model, data set, backend or file of a program that does not exist.
+    """Raise ValueError for a name of a model, data set and so on, or a file, that does not exist.
 
     Also for options of an optimizer that are of the wrong type. Imports none.
     """
     check_optimizer_options(config.optimizer, config.optimizer_options)
+    check_keras_names(config.optimizer, config.loss, config.callbacks, LOSSES)
     if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
@@ -199,10 +213,12 @@ def check_names(config: RunConfig) -> None:
         ("loss", config.loss, config.loss_options, ()),
         ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
         ("backend", config.backend, config.backend_options, ("launch",)),
+        *(("callback", table["name"], (), ()) for table in config.callbacks),
     ):
         check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):
         file, is_in_file, _ = ref.rpartition(".py:")
+        check_reference("program", ref)
         if not is_in_file:
             refuse_standard("program", ref, ref.partition(":")[0])
         elif not Path(f"{file}.py").is_file():

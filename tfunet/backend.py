@@ -37,6 +37,7 @@ class Facts:
             process, unless the run says how many there are.
         one_replica: Whether there can be only one replica.
         is_open: Whether it listens on all network interfaces, and obeys anybody who connects.
+        library: The package that it needs besides TensorFlow, if any.
         exchanges_in_pairs: Whether two devices can exchange while others do not, as stages of split
             samples do.
     """
@@ -46,6 +47,7 @@ class Facts:
     one_replica: bool = False
     is_open: bool = False
     exchanges_in_pairs: bool = False
+    library: str = ""
 
 
 FACTS = {
@@ -58,7 +60,9 @@ FACTS = {
         is_open=True,
         exchanges_in_pairs=True,
     ),
-    "horovod": Facts(reference="hvd.backend:HorovodBackend"),
+    "horovod": Facts(
+        reference="hvd.backend:HorovodBackend", library="horovod", exchanges_in_pairs=True
+    ),
 }
 BACKENDS = {name: facts.reference for name, facts in FACTS.items()}
 
@@ -79,6 +83,8 @@ class Launch:
             split, or the network is in stages, several devices share a sample.
         addresses: "host:port" of every process, in order. The ports are free at the start.
         is_profiled: Whether `profile` will be called.
+        pairs: The pairs of replicas that exchange while others do not, in stages of split samples;
+            none in other runs.
     """
 
     process_index: int = 0
@@ -86,6 +92,7 @@ class Launch:
     num_replicas: int = 1
     addresses: tuple[str, ...] = field(default=("localhost:0",))
     is_profiled: bool = False
+    pairs: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.process_index < self.process_count:

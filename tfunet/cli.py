@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -24,6 +25,7 @@ from tfunet.commands import (
     sweep,
     train,
 )
+from tfunet.commands.os_errors import of_os_error
 from tfunet.commands.parsers import Parser, add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of
@@ -51,17 +53,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # A file's name may not be UTF-8.
             stream.reconfigure(errors="backslashreplace")
     try:
-        return options.command(options)
+        code = options.command(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # A full disk is told here, not when Python ends.
+        return code
     except BrokenPipeError:
-        # The reader of the pipe (head, less) has ended.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # The reader of the pipe (head, less) has ended.
         return exit_codes.OK
     except (ValueError, OSError, KeyboardInterrupt) as error:
-        code = exit_codes.of_error(error)
+        code, words = exit_codes.of_error(error), str(error)
+        if code is None and isinstance(error, OSError):
+            code, words = of_os_error(error)
         if code is None:
             raise
-        print(f"error: {lines_of(error)}" if str(error) else "interrupted", file=sys.stderr)
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+            _drop_output()
+        print(f"error: {lines_of(words)}" if words else "interrupted", file=sys.stderr)
         return code
+
+
+def _drop_output() -> None:
+    """Let what standard output still holds go nowhere: Python writes it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -179,7 +179,8 @@ class RunFolder:
                     "rate fell to 0, so it cannot be trained further. Choose"
                 )
             raise ValueError(
-                f"{self.path} holds a finished run. {advice} another folder, or delete it."
+                f"{self.path} holds a finished run. {advice} another folder with --out."
+                f"{self._from_its_weights()}"
             )
         self._put_config(config)
         kept = self.path / f"result-{before.epochs}-epochs.json"
@@ -212,9 +213,18 @@ class RunFolder:
                 )
             raise ValueError(
                 f"{self.path} holds a run with other settings: {', '.join(shown)}. Choose another "
-                f"folder, or delete that one.{hint}"
+                f"folder with --out.{hint}{self._from_its_weights()}"
             )
         self._put_config(config)
+
+    def _from_its_weights(self) -> str:
+        """Return how a run with other settings begins with the weights of this one."""
+        weights = self.path / "model.keras"
+        if not weights.is_file():
+            return ""
+        return (
+            f" To begin there with the weights of this run, also give --initial_weights {weights}"
+        )
 
     def has_checkpoint(self) -> bool:
         """Whether a run can go on from what is here."""

@@ -24,6 +24,7 @@ from tfunet.machine.cores import num_threads, pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.machine.environment import DEFAULTS, code_hash
 from tfunet.machine.gpu_memory import cap_gpus, check_shared
+from tfunet.parallel.mesh import Mesh
 from tfunet.process.full_memory import noting, out_of_memory
 from tfunet.process.launcher_variables import Place, find_place
 from tfunet.process.meeting import SIGNALS, Meeting
@@ -105,8 +106,12 @@ def work(config: RunConfig, path: Path) -> None:
     is_private = meeting is None and os.environ.get("TFUNET_PRIVATE_NETWORK", "0") not in ("", "0")
     if facts_of(config.backend).is_open and launch.process_index == 0 and not is_private:
         print(OPEN_PORTS.format(backend=config.backend), file=sys.stderr, flush=True)
-    if config.profile:
-        launch = replace(launch, is_profiled=True)
+    mesh = Mesh(groups=config.num_replicas, split=config.split, stages=config.stages)
+    launch = replace(
+        launch,
+        is_profiled=config.profile,
+        pairs=tuple(mesh.pairs) if config.stages > 1 and mesh.is_split else (),
+    )
     os.environ.update(cap_variables(config.cpu_memory))
     with short_start():
         import tensorflow as tf

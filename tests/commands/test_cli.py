@@ -415,6 +415,18 @@ def test_the_run_is_looked_for_before_the_other_arguments(
     assert words in capsys.readouterr().err
 
 
+def test_a_backend_that_is_not_installed_is_one_line_before_anything_starts(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "horovod", None)  # Python finds it nowhere.
+    command = ["train", "--data", "cells", "--backend", "horovod", "--num_replicas", "2"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "'horovod' needs horovod, which is not installed. To build it: " in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("amount", [["--epochs", "2"], ["--steps", "20"]])
 def test_the_same_command_on_a_finished_run_is_done_already(amount, tmp_path, capsys):
     given = ["--data", "cells", *amount]

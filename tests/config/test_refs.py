@@ -299,11 +299,10 @@ if Net: late = build
 def test_the_source_of_a_program_says_what_it_takes(tmp_path, name, options, words):
     (tmp_path / "net.py").write_text(SOURCE)
     (tmp_path / "hidden.py").write_text("from elsewhere import *\n")
-    (tmp_path / "broken.py").write_text("def build(:\n")
     (tmp_path / "written.py").write_text('vars()["build"] = print\n')
     (tmp_path / "module.py").write_text("import sys\nsys.modules[__name__].build = print\n")
     fixed = ("image_shape", "num_classes")
-    for file in ("hidden", "broken", "missing", "written", "module"):
+    for file in ("hidden", "missing", "written", "module"):
         check_source("model", f"{tmp_path}/{file}.py:{name}", options, fixed)
     ref = f"{tmp_path}/net.py:{name}"
     if not words:

@@ -50,10 +50,11 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     folder = contract_folder / f"{backend}-stages"
     # Before it is killed, a stage sends back nothing but zeros: TensorFlow knows that already
     # while it optimizes the step, in which nobody may wait for others.
-    first = {**settings, "balance": ZEROS_CROSS} if backend == "horovod" else settings
+    # It is in parts, each sample on two devices of each stage, before it is killed or after.
+    before = {**IN_PARTS, "balance": ZEROS_CROSS} if backend == "horovod" else {}
+    first = {**settings, **before}
     killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **first)
     checks.ended_at_once(killed, 1)
-    # It goes on with each sample in two parts, on two devices of each stage.
     parts = IN_PARTS if backend == "multiworker" else {}
     run = runs.train(folder, **settings, **parts)
     assert run.exit_code == 0, run.output
@@ -80,6 +81,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
     shared = sum(pipeline["variable_bytes"]) - num_parts * whole
     assert 0 < shared < 200
     checks.same_network(run, alone, TOLERANCE)
+    checks.shown_cases_have_their_scores(run)
     if parts:
         assert "Split: each sample over 2 devices of each stage (2 x 1)" in run.output
         assert run.result["process_count"] == len(pipeline["variable_bytes"]) == 4
@@ -167,6 +169,30 @@ def test_a_volume_that_two_stages_cannot_hold_trains_with_swap(contract_folder):
     assert min(pipeline["swapped_tensors"]) > 0
 
 
+def test_an_evaluation_fits_where_a_step_does(contract_folder):
+    """It ended out of memory when all stages got the output of a whole batch."""
+    run = runs.train(
+        contract_folder / "evaluated-in-stages",
+        model_options={"filters": 4, "levels": 1, "convolutions": 1, "normalization": "none"},
+        data="cells",
+        data_options={"num_cases": 40, "size": 256},
+        validation_share=0.6,
+        global_batch=16,
+        epochs=1,
+        augmentation={},
+        deterministic=False,
+        metrics=[],
+        backend="multiworker",
+        stages=2,
+        balance=["up0_upsampling"],
+        micro_batches=16,
+        cpu_memory="80MiB",
+    )
+    assert run.exit_code == 0, run.output
+    assert [row["step"] for row in run.rows("steps.csv")] == ["1"]
+    assert len(run.rows("cases.csv")) == 24
+
+
 def test_what_large_model_support_cannot_plan_in_stages_is_refused(contract_folder):
     run = runs.train(
         contract_folder / "mirrored-stages-swap",
@@ -224,3 +250,20 @@ def test_an_error_in_a_stage_ends_the_run_and_names_stage_and_part(contract_fold
     )
     assert found is not None, run.failure["reason"]
     assert found.groups() in (("2", "1"), ("3", "2"))
+
+
+def test_an_error_in_a_stage_ends_all_processes_of_horovod(contract_folder):
+    run = runs.train(
+        contract_folder / "failing-horovod",
+        environment={"TFUNET_TEST_FAIL": "1"},
+        backend="horovod",
+        **MODEL,
+        **STAGES["multiworker"],
+        **IN_PARTS,
+    )
+    assert run.exit_code == 3
+    # Horovod may abort another process before the one that failed is seen to end.
+    logs = [path.read_text() for path in sorted(run.folder.glob("log-*.txt"))]
+    named = re.compile("stage 2 of 2 .* with part [12] of 2 of a sample failed: .*too warm")
+    assert [bool(named.search(log)) for log in logs[:2]] == [False, False]
+    assert any(named.search(log) for log in logs[2:])

@@ -91,24 +91,25 @@ IN_V = {**STAGES, "micro_batches": 2, "schedule": "v", "balance": CHUNKS}
 @pytest.mark.parametrize(
     ("backend", "way"),
     [
-        ("horovod", {**IN_V, "time_parts": True}),
+        ("horovod", {**IN_V, "split": [2, 1], "time_parts": True}),
         ("mirrored", {**STAGES, "micro_batches": 2, "recompute": True}),
         # Uneven parts, of which some have nothing of a tile's own part.
         ("mirrored", {"split": [3, 1], "num_replicas": 2, "share_cores": True}),
     ],
-    ids=["horovod-stages", "mirrored-stages", "mirrored-split"],
+    ids=["horovod-both", "mirrored-stages", "mirrored-split"],
 )
 def test_tiles_pass_through_stages_or_are_split_on_every_backend(
     backend, way, whole, contract_folder
 ):
-    folder = contract_folder / f"{backend}-{'split' if 'split' in way else 'staged'}-tiles"
+    folder = contract_folder / f"{backend}-{'staged' if 'stages' in way else 'split'}-tiles"
     tiled = runs.train(folder, backend=backend, tiling=[2, 1], **SETTINGS, **way)
     same(tiled, whole)
-    assert ("split" in way) == ("Split: each tile over 3 devices" in tiled.output)
+    parts = way.get("split", [1])[0]
+    assert (parts > 1) == (f"Split: each tile over {parts} devices" in tiled.output)
     timed = [
         name for name in tiled.result if name.endswith(("exchanging_seconds", "alone_seconds"))
     ]
     assert timed == (["exchanging_seconds", "alone_seconds"] if "time_parts" in way else [])
     if timed:
         assert tiled.result["bubble_seconds"] > 0
-        assert [len(tiled.result[name]) for name in timed] == [2, 2]
+        assert [len(tiled.result[name]) for name in timed] == [2 * parts] * 2

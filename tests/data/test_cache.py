@@ -177,9 +177,16 @@ def unreadable(image, mask):
     raise ValueError("b.png is truncated.")
 
 
+def dead(image, mask):
+    raise RuntimeError("no such sensor")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (dead, r"its read raised RuntimeError: no such sensor, in test_cache\.py, line \d+: raise"),
+        (lambda image, mask: None, "read must return an image and a mask .*returned NoneType"),
+        (lambda image, mask: (image.tolist(), mask), r"returned \['list', 'ndarray'\]"),
         (unreadable, "b.png is truncated"),
         (truncated, "image file is truncated"),
         (lambda image, mask: (image[..., :1], mask), r"shape \(8, 3, 1\); .* 2 channels"),

@@ -318,6 +318,17 @@ def test_not_a_number_in_an_image_is_refused(tmp_path):
         read_image(tmp_path / "a.nii")
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_float32_cannot_hold_are_said(tmp_path):
+    image = np.ones((8, 8))
+    image[2, 3:5] = 1e300, -1e39
+    np.save(tmp_path / "a.npy", image)
+    with pytest.raises(ValueError, match=r"holds numbers beyond 3\.4e\+38 in 2 of 64 values"):
+        read_image(tmp_path / "a.npy")
+    np.save(tmp_path / "a.npy", np.clip(image, -3e38, 3e38))
+    assert np.isfinite(read_image(tmp_path / "a.npy")).all()
+
+
 @pytest.mark.parametrize(
     ("name", "pixels", "reason"),
     [

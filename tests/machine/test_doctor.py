@@ -1,6 +1,8 @@
+import itertools
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -235,19 +237,32 @@ def test_build_command_fits_who_made_the_environment(tmp_path: Path) -> None:
 
 
 def test_the_table_shows_what_to_type_under_the_row_that_lacks_it() -> None:
-    text = doctor.format_checks(
-        [
-            Check(name="Python", status="ok", detail="3.11.7"),
-            Check(name="horovod", status="missing", detail="not installed", remedy="make horovod"),
-        ]
-    )
-    assert text.splitlines() == [
-        "Python   ok       3.11.7",
-        "horovod  missing  not installed",
-        "                  type: make horovod",
-        "",
-        "One device can train here. Missing parts are needed only for what their rows name.",
+    python = Check(name="Python", status="ok", detail="3.11.7")
+    assert doctor.row_lines(python) == ["Python           ok       3.11.7"]
+    horovod = Check(name="horovod", status="missing", detail="not installed", remedy="make horovod")
+    assert doctor.row_lines(horovod) == [
+        "horovod          missing  not installed",
+        "                          type: make horovod",
     ]
+
+
+def test_what_is_known_at_once_does_not_wait_for_tensorflow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answered = threading.Event()
+
+    def slow(script: str, variables: Mapping[str, str]) -> Answer:
+        answered.wait()
+        return WORKING[script]
+
+    monkeypatch.setattr(probes, "ask", slow)
+    checks = doctor.diagnose(tmp_path)
+    try:
+        known = [check.name for check in itertools.takewhile(lambda c: c.name != "SLURM", checks)]
+    finally:
+        answered.set()
+    assert {"Python", "cores", "memory", "logs", "compiler", "extra io"} <= set(known)
+    assert "single" in {check.name for check in checks}
 
 
 @pytest.mark.parametrize(
@@ -304,6 +319,6 @@ def test_a_horovod_with_mpi_is_asked_without_starting_mpi(monkeypatch: pytest.Mo
         return WORKING[script]
 
     monkeypatch.setattr(probes, "ask", remember)
-    doctor.diagnose()
+    list(doctor.diagnose())
     variables = given[probes.HOROVOD_PROBE]
     assert variables["HOROVOD_CONTROLLER"] == variables["HOROVOD_CPU_OPERATIONS"] == "gloo"

@@ -31,6 +31,16 @@ def test_devices_of_a_group_have_a_stage_and_in_it_a_part():
     assert [device for device in range(36) if mesh.is_first(device)] == [0, 18]
 
 
+def test_pairs_are_the_devices_that_exchange():
+    # Those of a column, and those that have a stage.
+    assert Mesh(stages=3).pairs == [(0, 1), (0, 2), (1, 2)]
+    assert Mesh(split=(2, 1), stages=2).pairs == [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert Mesh(groups=2, stages=2).pairs == [(0, 1), (0, 2), (1, 3), (2, 3)]
+    mesh = Mesh(groups=2, split=(2, 1), stages=2)
+    assert [other for first, other in mesh.pairs if first == 0] == [1, 2, 4, 5]
+    assert len(mesh.pairs) == 16
+
+
 def test_without_a_split_every_device_is_a_group():
     mesh = Mesh(groups=3)
     assert mesh.num_devices == 3

@@ -259,6 +259,41 @@ def test_the_bubble_follows_from_the_times_of_passes(mesh, schedule, slow, bubbl
     assert stage.bubble_seconds(seconds) == pytest.approx(bubble)
 
 
+@pytest.mark.parametrize(
+    ("stages", "schedule", "rows"),
+    # Three samples cannot be cut into as many micro-batches as a batch of training.
+    [(2, "1f1b", 4), (3, "gpipe", 4), (2, "v", 4), (2, "1f1b", 3)],
+)
+def test_an_evaluation_is_of_micro_batches_and_known_to_the_last_stage(stages, schedule, rows):
+    model, mesh, seen = built("quiet"), Mesh(stages=stages), []
+    network, images = read_network(model), batches(model)[0][0][:rows]
+    even = np.linspace(0, len(network.nodes), len(homes(schedule, stages)) + 1).astype(int)
+
+    def use(part, output):
+        seen.append(part["row"].numpy().tolist())
+        return {"row": part["row"], "output": output}
+
+    def device(group):
+        stage = OwnStage(
+            network,
+            even,
+            mesh=mesh,
+            device=group.device,
+            exchange=group.exchange,
+            schedule=schedule,
+            micro_batches=2,
+        )
+        batch = {"image": images, "row": tf.range(rows)}
+        return stage.is_last, stage.evaluate(batch, use, lambda: tf.constant("nothing"))
+
+    results = Threads(mesh).run(device)
+    (found,) = (found for is_last, found in results if is_last)
+    assert {found.numpy() for is_last, found in results if not is_last} == {b"nothing"}
+    assert seen == ([[0, 1], [2, 3]] if rows == 4 else [[0, 1, 2]])
+    assert found["row"].numpy().tolist() == list(range(rows))
+    np.testing.assert_allclose(found["output"], model(images, training=False), rtol=0, atol=1e-12)
+
+
 def lost_value(_, came):
     flat = {at: tensor for at, tensor in came.items() if tensor.shape.rank == 1}
     return {**came, **{at: tf.concat([tensor[:-1], [0.0]], 0) for at, tensor in flat.items()}}
@@ -312,3 +347,52 @@ def test_what_a_pass_made_is_sent_before_the_next_pass(schedule):
     assert len(passes) == BATCH
     for number, op in enumerate(passes[1:]):
         assert exchanged[number] in ancestors(op)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("device", [0, 1])
+def test_an_evaluation_has_two_micro_batches_between_two_stages(device, in_order):
+    """Or a stage that is fast would send all of them to one that is slow."""
+    model, exchanged = built("quiet"), []
+
+    def exchange(sent, received, dtype):
+        with tf.control_dependencies(list(sent.values())):
+            done = tf.no_op(name="exchange")
+        exchanged.append(done)
+        with tf.control_dependencies([done]):
+            return {other: tf.zeros(shape, dtype) for other, shape in received.items()}
+
+    network = read_network(model)
+    stage = OwnStage(
+        network,
+        [0, 1, len(network.nodes)],
+        mesh=Mesh(stages=2),
+        device=device,
+        exchange=exchange,
+        schedule="1f1b",
+        micro_batches=BATCH,
+        in_order=in_order,
+    )
+
+    def evaluation(images):
+        return stage.evaluate({"image": images}, lambda _, output: output[0], lambda: tf.zeros(1))
+
+    graph = tf.function(evaluation).get_concrete_function(batches(model)[0][0]).graph
+    first = next(node.name for node in network.nodes[device and 1 :] if "conv" in node.name)
+    passes = [op for op in graph.get_operations() if op.type == "Conv2D" and first in op.name]
+    assert len(passes) == BATCH
+    # In one process a token goes the other way after each message.
+    messages, tokens = (exchanged, []) if in_order else (exchanged[::2], exchanged[1::2])
+    assert (len(messages), len(tokens)) == (BATCH, 0 if in_order else BATCH)
+    for number, op in enumerate(passes[1:]):
+        assert passes[number] in ancestors(op)
+    # What nobody waits for might not be sent.
+    waited = (*passes, *(messages if in_order else ()))
+    assert ancestors(graph.outputs[0].op).issuperset(waited)
+    if device == 0:
+        # An exchange ends when both devices have come to it, or the token has.
+        for before, op in zip(messages if in_order else tokens, passes[1:], strict=False):
+            assert before in ancestors(op)
+        return
+    for number, op in enumerate(messages if in_order else tokens):
+        assert len(ancestors(op).intersection(passes)) == max(0, number - 1)

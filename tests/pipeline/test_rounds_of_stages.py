@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from tfunet.pipeline.rounds import Traffic, forward_only, rounds
-from tfunet.pipeline.schedules import Action, gpipe, homes, one_f_one_b
+from tfunet.pipeline.rounds import Traffic, rounds
+from tfunet.pipeline.schedules import Action, forward_half, gpipe, homes, one_f_one_b
 from tfunet.pipeline.simulation import training_orders
 
 
@@ -37,7 +37,7 @@ def drawn(made, num_stages):
     [
         (gpipe(2, 3), ["0|1|2||a|b|c", "|0|1|2a|b|c|"]),
         (one_f_one_b(2, 3), ["0|1||a2|b|c", "|0|a|1b|2c|"]),
-        (forward_only(range(3), 2), ["0|1||", "|0|1|", "||0|1"]),
+        (forward_half(one_f_one_b(3, 4), 2), ["0|1||", "|0|1|", "||0|1"]),
     ],
 )
 def test_stages_work_until_one_of_them_has_something_to_send(orders, expected):

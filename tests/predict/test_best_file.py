@@ -12,12 +12,12 @@ import pytest
 import tifffile
 
 from tfunet import exit_codes
-from tfunet.bench.analysis.cleaned_cases import mean_dice
-from tfunet.bench.best_configuration import Way, find_best
+from tfunet.bench.analysis.cleaned_cases import compare, mean_dice
+from tfunet.bench.best_configuration import Comparison, Way, find_best
 from tfunet.cli import main
 from tfunet.files.typed import RecordError
 from tfunet.models.make import make_model
-from tfunet.predict.best_file import BEST, read_best
+from tfunet.predict.best_file import BEST, Best, read_best, write_best
 from tfunet.predict.cleaning import Cleaning
 from tfunet.predict.run import Options, predict
 from tfunet.record import RunFolder
@@ -87,6 +87,42 @@ def test_the_best_is_that_of_the_held_out_cases(study, folder, tmp_path, capsys)
     assert table["way"] == max(found, key=found.get)
     assert table["cases"] == 3
     assert f"{max(found.values()):.3f}" in said
+
+
+@pytest.mark.parametrize("has_background", [True, False])
+def test_components_are_removed_only_where_there_is_a_background(has_background, tmp_path):
+    """A square that is found in six cases, and a speck of 4 voxels beside it that is not there."""
+    mask = np.zeros((40, 40), np.uint8)
+    mask[4:20, 4:20] = 1
+    cases = []
+    for width in range(1, 7):
+        labels = mask.copy()
+        labels[4, 4 : 4 + width] = 0
+        labels[30:32, 30:32] = 1
+        cases.append(compare(labels, mask, ((1,),), 2))
+    comparison = Comparison(
+        names=("unet",),
+        regions=("sky",),
+        cases={Way(configurations=(0,), mirror=False): cases},
+        alone={},
+        label_names={1: "1 sky"},
+        has_background=has_background,
+    )
+    assert bool(comparison.cleaning) == bool(comparison.trials) == has_background
+    said = comparison.text()
+    if not has_background:
+        assert "No components are removed: without a background each pixel has a class." in said
+        return
+    assert "Of class 1 sky only the largest component is kept: mean Dice +" in said
+    assert "6 cases better, 0 worse." in said
+    best = Best(
+        runs=(tmp_path / "a",),
+        mirror=False,
+        cleaning=comparison.cleaning,
+        label_names=comparison.label_names,
+    )
+    write_best(tmp_path, best, comparison.evidence())
+    assert str(read_best(tmp_path)).endswith("of class 1 sky only the largest component")
 
 
 def test_predict_follows_the_file(study, folder, tmp_path):

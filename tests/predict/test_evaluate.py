@@ -17,7 +17,10 @@ from tfunet.data.lazy_image import LazyImage, open_image
 from tfunet.data.shown_planes import in_8_bits, shown_channels
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice
+from tfunet.predict.case_pictures import spread_ranks
+from tfunet.predict.evaluate import evaluate
 from tfunet.predict.overlay_picture import write_errors, write_overlay
+from tfunet.predict.run import Options
 
 
 def rows(path):
@@ -62,6 +65,34 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     captured = capsys.readouterr()
     assert [row["case"] for row in json.loads(captured.out)["scores"]] == ["other0", "other1"]
     assert "done already" in captured.err
+
+
+def test_scores_are_complete_before_the_first_picture(local_run, others, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/errors").write_text("No picture can be written here.")
+    command = ["evaluate", str(local_run), str(others), "--out", str(tmp_path / "out")]
+    assert main(command) != 0
+    assert [row["case"] for row in rows(tmp_path / "out/scores.csv")] == ["other0", "other1"]
+    said, complaint = capsys.readouterr()
+    assert f"Scores: {tmp_path / 'out/scores.csv'}" in said
+    assert "errors" in complaint
+
+
+def test_some_pictures_go_from_the_worst_over_the_median_to_the_best(
+    local_run, others, tmp_path, capsys
+):
+    assert spread_ranks(np.array([0.5, 0.9, 0.1, 0.3, 0.7]), 3) == [2, 0, 1]
+    assert spread_ranks(np.array([0.5, 0.9]), 2) == [0, 1]
+    options = Options(overlay=False)
+    scored = evaluate(local_run, str(others), tmp_path / "out", options)
+    worst = min(scored.rows, key=lambda row: row["dice"])["case"]
+    pictures = tmp_path / "errors"
+    pictures.mkdir()
+    for name in ("other0", "other1", "mine"):
+        (pictures / f"{name}.png").write_text("of an earlier prediction")
+    scored.cases.draw(scored.rows, pictures, most=1)
+    assert {path.name for path in pictures.iterdir()} == {f"{worst}.png", "mine.png"}
+    assert "Drawing 1 of 2 cases" in capsys.readouterr().out
 
 
 def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
@@ -251,9 +282,9 @@ def test_an_overlay_shows_the_labels_where_they_are(shape, tmp_path):
     write_overlay(path, image, lambda first, last: labels[first:last], {1: "1 cell"}, title="x")
     with Image.open(path) as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
-    orange = np.abs(pixels - (0xE6, 0x9F, 0)).sum(-1) < 20
+    green = np.abs(pixels - (0, 0xDC, 0xB5)).sum(-1) < 20
     # Outlines in the upper part of the picture; the legend is at its end.
-    assert orange[: len(orange) * 9 // 10].any()
+    assert green[: len(green) * 9 // 10].any()
 
 
 def test_one_missing_and_one_damaged_mask_do_not_stop_the_scoring_of_the_others(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tifffile
 from paths import ROOT
+from PIL import Image
 
 from tfunet import exit_codes
 from tfunet.cli import main
@@ -234,6 +235,11 @@ def test_images_that_were_resampled_come_back_at_their_own_size(train, folder, t
     assert probabilities.shape == (2, *SHAPE)
     np.testing.assert_allclose(probabilities.sum(0), 1, atol=1e-5)
     assert (probabilities.argmax(0) == labels).mean() > 0.97
+    # The picture is that of the image, not of what the network saw.
+    with Image.open(tmp_path / "scene_overlay.png") as picture:
+        is_image = np.asarray(picture.convert("RGB")).min(-1) < 250
+    height, width = ((is_image.mean(1 - axis) > 0.5).sum() for axis in (0, 1))
+    assert height / width == pytest.approx(SHAPE[0] / SHAPE[1], rel=0.03)
 
 
 @pytest.mark.parametrize(

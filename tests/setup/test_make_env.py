@@ -197,6 +197,22 @@ def test_horovod_that_cannot_be_built_does_not_fail_the_set_up(project: Project)
     assert project.steps_run() == ["horovod"]
 
 
+def test_horovod_can_be_left_out_and_built_later(project: Project) -> None:
+    done = project.make("env", "HOROVOD=no")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[3/3] Horovod is left out; make horovod builds it."
+    assert project.steps_run() == ["venv", "packages"]
+    again = project.make("env", "HOROVOD=no")
+    assert (again.returncode, again.stdout, project.steps_run()) == (0, "", [])
+    project.make("horovod", "HOROVOD=no")
+    assert project.steps_run() == ["horovod"]
+    wrong = project.make("env", "HOROVOD=none")
+    assert (wrong.returncode, wrong.stderr.splitlines()[0]) == (
+        2,
+        "make: HOROVOD=none; allowed: yes, no.",
+    )
+
+
 def test_a_compiler_installed_later_builds_horovod(project: Project) -> None:
     project.make(FAKE_HOROVOD_STATUS="3")
     shutil.copy(FAKE_PYTHON, project.folder / "bin" / "mpicxx")

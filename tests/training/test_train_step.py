@@ -119,3 +119,40 @@ def test_optimizer_that_appears_later_is_refused():
 def test_accumulation_is_for_one_optimizer():
     with pytest.raises(ValueError, match=r"applies 2, up to 1 times.* Leave out accumulation"):
         look(adversarial(), accumulation=2)
+
+
+class Wrong(keras.Model):
+    """Its step does what `deed` does."""
+
+    def train_step(self, data):
+        return self.deed()
+
+
+def failing():
+    raise RuntimeError("not today")
+
+
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        (lambda: None, "must return a dict with 'loss', got NoneType. Return"),
+        (lambda: {"acc": tf.zeros(())}, r"must return a dict with 'loss', got \['acc'\]. Return"),
+        (lambda: {"loss": "small"}, "returns 'loss': 'small', which is no number. Return"),
+        (failing, r"raised RuntimeError: not today, in test_train_step\.py, line \d+: raise Runt"),
+        (lambda: 1 / 0, "raised ZeroDivisionError: division by zero, in test_train_step"),
+    ],
+)
+def test_a_train_step_that_cannot_be_traced_is_explained(deed, words):
+    image = keras.Input(SHAPE[1:])
+    model = Wrong(image, keras.layers.Conv2D(2, 1)(image))
+    model.deed = deed
+    with pytest.raises(ValueError, match=words):
+        look(compiled(model))
+
+
+def test_a_model_without_gradients_is_refused():
+    image = keras.Input(SHAPE[1:])
+    logits = keras.ops.stop_gradient(keras.layers.Conv2D(2, 1)(image))
+    model = compiled(keras.Model(image, logits))
+    with pytest.raises(ValueError, match="No gradient reaches any weight"):
+        trained(model, look(model), lambda gradients: gradients)

@@ -23,7 +23,7 @@ from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource
 from tfunet.predict.best_file import Best, write_best
 from tfunet.predict.cleaning import Cleaning
-from tfunet.process.terminal import columns, lines_of
+from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
 # What differs between runs of one configuration.
@@ -71,20 +71,26 @@ class Comparison:
         cases: Of each way, its predictions against the masks; in the same order of cases.
         alone: Of each way in which several runs predict a case: the mean Dice of these runs, each
             by itself, (cases, regions).
+        label_names: A name for each label.
         notes: What the user must know.
+        has_background: Whether there is a label that removed components get.
     """
 
     names: tuple[str, ...]
     regions: tuple[str, ...]
     cases: Mapping[Way, Sequence[Case]]
     alone: Mapping[Way, np.ndarray]
+    label_names: Mapping[int, str]
     notes: tuple[str, ...] = ()
+    has_background: bool = True
     cleaning: Cleaning = field(init=False)
     trials: list[Trial] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ways = sorted(self.cases, key=lambda way: -self._means(way).mean())
-        self.cleaning, self.trials = choose_cleaning(self.cases[self.best])
+        self.cleaning, self.trials = Cleaning(), []
+        if self.has_background:
+            self.cleaning, self.trials = choose_cleaning(self.cases[self.best])
 
     @property
     def best(self) -> Way:
@@ -134,11 +140,14 @@ class Comparison:
         lines = [*columns(rows), ""]
         kept = [trial for trial in self.trials if trial.is_kept]
         for trial in kept:
+            name = f"class {self.label_names[trial.label]}"
             lines.append(
-                f"Of label {trial.label} only the {_rule(trial.rule)} are kept: mean Dice "
-                f"{_interval(trial.gain)}, {trial.better} cases better, {trial.worse} worse."
+                f"Of {name} only {_rule(trial.rule)} kept: mean Dice {_interval(trial.gain)}, "
+                f"{counted(trial.better, 'case')} better, {trial.worse} worse."
             )
-        if not kept:
+        if not self.has_background:
+            lines.append("No components are removed: without a background each pixel has a class.")
+        elif not kept:
             lines.append("Removing small components does not help.")
         return "\n".join([*lines, *self.notes])
 
@@ -154,6 +163,7 @@ def find_best(study: Path, *, mirror: bool = False) -> tuple[Comparison, Path]:
         runs=tuple(run for at in comparison.best.configurations for run in configurations[at].runs),
         mirror=comparison.best.mirror,
         cleaning=comparison.cleaning,
+        label_names=comparison.label_names,
     )
     return comparison, write_best(study, best, comparison.evidence())
 
@@ -258,6 +268,8 @@ def _compare(
         # Elsewhere some cases have one run only, and the means would be over other cases.
         alone={way: np.stack(dice) for way, dice in alone.items() if len(dice) == len(held_out)},
         notes=notes,
+        label_names=source.label_names(),
+        has_background=source.has_background,
     )
 
 
@@ -283,7 +295,9 @@ def _ways(patches: Sequence[tuple[int, ...]], mirror: bool) -> list[Way]:
 
 
 def _rule(rule: str) -> str:
-    return "largest component" if rule == "largest" else f"components of {rule} voxels"
+    if rule == "largest":
+        return "the largest component is"
+    return f"components of {rule} voxels are"
 
 
 def _interval(estimate: Estimate) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_trust
+from tfunet.commands.parsers import add_command, add_trust, path
 from tfunet.process.terminal import lines_of
 
 
@@ -19,7 +18,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         _best,
         "find the best configuration or ensemble of a study by its held-out cases, for predict",
     )
-    best.add_argument("study", type=Path, help="folder of a study, such as logs/STUDY")
+    best.add_argument("study", type=path, help="folder of a study, such as logs/STUDY")
     best.add_argument(
         "--mirror", action="store_true", help="try predictions of mirrored images, too"
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command
+from tfunet.commands.parsers import add_command, path
 
 SHELLS = ("bash", "zsh", "tcsh")
 # Arguments that are paths, though not by their type.
@@ -40,7 +39,7 @@ def _print(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         for action in command._actions:
             if action.dest in names and action.choices is None:
                 action.choices = names[action.dest]
-            if action.type is Path or action.dest in FILES:
+            if action.type is path or action.dest in FILES:
                 vars(action)["complete"] = shtab.FILE  # Which shtab looks for.
     print(shtab.complete(parser, options.shell))
     return exit_codes.OK

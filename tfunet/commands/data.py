@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_config, config_of
+from tfunet.commands.parsers import add_command, add_config, config_of, path
 from tfunet.process.terminal import lines_of, reading
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     add_config(show)
     show.add_argument(
         "--out",
-        type=Path,
+        type=path,
         help="file to write; by default samples.png, or samples-2.png and so on where it exists",
     )
     show.add_argument(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_trust, sizes
+from tfunet.commands.parsers import add_command, add_trust, check_run, path, sizes
 from tfunet.process.terminal import lines_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         "write a network as a SavedModel or in ONNX, or runs for Perfetto, TensorBoard, MLPerf, "
         "MLflow or Weights & Biases",
     )
-    export.add_argument("folder", type=Path, help="folder of a run, or of a sweep")
+    export.add_argument("folder", type=path, help="folder of a run, or of a sweep")
     formats = {**NETWORKS, **FORMATS, **TRACKERS}
     export.add_argument(
         "--to",
@@ -49,7 +49,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         required=True,
         help="; ".join(f"{name}: {about}" for name, about in formats.items()),
     )
-    export.add_argument("--out", type=Path, help="folder to write to; by default FOLDER/FORMAT")
+    export.add_argument("--out", type=path, help="folder to write to; by default FOLDER/FORMAT")
     export.add_argument(
         "--images",
         nargs="+",
@@ -126,6 +126,7 @@ def _tell(options: argparse.Namespace, trials: Iterable[TrialRecord]) -> int:
 
 
 def _export_network(options: argparse.Namespace) -> int:
+    check_run(options.folder)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     # The file is compared on the CPU: GPUs multiply with fewer bits.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command
+from tfunet.commands.parsers import add_command, path
 from tfunet.process.terminal import lines_of, reading
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file to write, and what the names of a folder's files may not say."""
     parser.add_argument(
-        "--out", type=Path, default=Path("run.toml"), help="file to write; never overwritten"
+        "--out", type=path, default=Path("run.toml"), help="file to write; never overwritten"
     )
     for kind in ("images", "masks"):
         parser.add_argument(

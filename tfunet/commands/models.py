@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, sizes, toml_options
+from tfunet.commands.parsers import add_command, path, sizes, toml_options
 
 SCHEDULE, MICRO_BATCHES, DEVICE = "1f1b", 8, "v100-nvlink2"
 
@@ -57,7 +56,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     show.add_argument(
         "--link", metavar="10GB", help="bytes a second between devices; by default the device's"
     )
-    show.add_argument("--out", type=Path, help="picture of the schedule: .svg, .png or .pdf")
+    show.add_argument("--out", type=path, help="picture of the schedule: .svg, .png or .pdf")
     show.add_argument(
         "--image", type=sizes, help="plan training on tiles of an image, such as 10000,10000"
     )

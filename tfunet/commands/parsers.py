@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfunet.config.refs import near_match
 from tfunet.files.typed import parse_toml
+from tfunet.predict.best_file import BEST
+from tfunet.record import RunFolder
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -46,7 +48,7 @@ def add_command(
 def add_config(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
     """Add the argument for a run's configuration to a command that takes keys."""
     help_text = "TOML file that describes a run; change keys of it with --KEY VALUE"
-    parser.add_argument("config", type=Path, nargs=nargs, help=help_text)
+    parser.add_argument("config", type=path, nargs=nargs, help=help_text)
     add_trust(parser)
 
 
@@ -80,6 +82,25 @@ def config_of(options: argparse.Namespace) -> RunConfig:
 
     given = ["--config", str(options.config)] if options.config else []
     return parse([*given, *options.rest])
+
+
+def path(text: str) -> Path:
+    """Return a path; an empty text, as of a variable that is not set, is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty. Give a name, or . for the current folder")
+    return Path(text)
+
+
+def check_run(folder: Path) -> None:
+    """Raise ValueError for what is no folder of a run, before TensorFlow is imported."""
+    run = RunFolder(folder)
+    if not run.path.is_dir():
+        raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
+    if run.read_config() is None and not (run.path / BEST).exists():
+        raise ValueError(
+            f"{run.path} holds no run: it has no config.json. Nor has it the {BEST} of a study, "
+            "which tfunet best writes."
+        )
 
 
 def share(text: str) -> float:

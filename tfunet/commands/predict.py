@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_trust, numbers, sizes
+from tfunet.commands.parsers import add_command, add_trust, check_run, numbers, path, sizes
 from tfunet.config.case_metrics import check_case_metrics
 from tfunet.predict.best_file import BEST, read_best
 from tfunet.process.terminal import lines_of
-from tfunet.record import RunFolder
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -24,7 +23,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     predict = add_command(
         commands, "predict", _predict, "predict whole images with a trained network"
     )
-    predict.add_argument("run", type=Path, help="folder of a finished run")
+    predict.add_argument("run", type=path, help="folder of a finished run")
     predict.add_argument(
         "images",
         nargs="+",
@@ -33,7 +32,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     predict.add_argument(
         "--out",
-        type=Path,
+        type=path,
         help="folder to write to, which is needed; the same command resumes there",
     )
     _add_options(predict, "also draw the labels over the image, NAME_overlay.png")
@@ -41,13 +40,13 @@ def add(commands: argparse._SubParsersAction) -> None:
     evaluate = add_command(
         commands, "evaluate", _evaluate, "score a run's predictions against given masks"
     )
-    evaluate.add_argument("run", type=Path, help="folder of a finished run")
+    evaluate.add_argument("run", type=path, help="folder of a finished run")
     evaluate.add_argument(
         "data",
         help="TOML file that describes a data set, or a folder that is laid out as the run's own",
     )
     evaluate.add_argument(
-        "--out", type=Path, help="folder for the predictions and scores.csv, which is needed"
+        "--out", type=path, help="folder for the predictions and scores.csv, which is needed"
     )
     evaluate.add_argument(
         "--metrics",
@@ -62,13 +61,19 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     evaluate.add_argument(
+        "--pictures",
+        choices=("some", "all"),
+        default="some",
+        help="cases to draw: some from the worst over the median to the best (the default), or all",
+    )
+    evaluate.add_argument(
         "--on_bad_sample",
         choices=("refuse", "skip"),
         default="refuse",
         help="skip: leave out cases that cannot be used, such as an image without its mask, and "
         "say why; by default they are refused",
     )
-    _add_options(evaluate, "also draw each case with its errors, errors/NAME.png")
+    _add_options(evaluate, "then draw cases with their errors, errors/NAME.png")
     add_trust(evaluate)
 
 
@@ -109,7 +114,7 @@ def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
     )
     parser.add_argument(
         "--ensemble",
-        type=Path,
+        type=path,
         nargs="+",
         default=(),
         metavar="RUN",
@@ -135,14 +140,7 @@ def _values(options: argparse.Namespace, keys: Iterable[Field]) -> dict[str, Any
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuse a run that is not there, and then a missing --out, before TensorFlow is imported."""
-    run = RunFolder(options.run)
-    if not run.path.is_dir():
-        raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
-    if run.read_config() is None and not (run.path / BEST).exists():
-        raise ValueError(
-            f"{run.path} holds no run: it has no config.json. Nor has it the {BEST} of a study, "
-            "which tfunet best writes."
-        )
+    check_run(options.run)
     if options.out is None:
         raise ValueError("Say where to write to: --out FOLDER.")
 
@@ -175,7 +173,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     check_case_metrics(options.metrics or ())
     _say_best(options.run, sys.stderr if options.json else sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
-    from tfunet.predict.evaluate import as_json, evaluate, summary
+    from tfunet.predict.evaluate import as_json, draw_errors, evaluate, summary
     from tfunet.predict.run import Options
 
     given = Options(**_values(options, fields(Options)))
@@ -190,5 +188,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             with_training_cases=options.training_cases,
             skip_bad=options.on_bad_sample == "skip",
         )
-    print(as_json(scored) if options.json else summary(scored))
+    print(as_json(scored) if options.json else summary(scored), flush=True)
+    if given.overlay:
+        with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+            draw_errors(scored, every=options.pictures == "all")
     return exit_codes.OK

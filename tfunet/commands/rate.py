@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_config, config_of
+from tfunet.commands.parsers import add_command, add_config, config_of, path
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -16,7 +16,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     about = "find a learning rate: train with a rising one, and draw the loss"
     rate = add_command(commands, "rate", _rate, about, takes_keys=True)
     add_config(rate)
-    rate.add_argument("--out", type=Path, default=Path("rates.svg"), help="picture to write")
+    rate.add_argument("--out", type=path, default=Path("rates.svg"), help="picture to write")
     rate.add_argument("--lowest", type=float, default=1e-6, help="first rate; by default 1e-6")
     rate.add_argument("--highest", type=float, default=1.0, help="last rate; by default 1")
     rate.add_argument("--rates", type=int, default=100, help="steps, each with a rate; default 100")

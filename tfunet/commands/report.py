@@ -7,15 +7,15 @@ import json
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, share
+from tfunet.commands.parsers import add_command, path, share
 from tfunet.process.terminal import lines_of
 
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the commands of this module."""
     report = add_command(commands, "report", _report, "write the report of a sweep")
-    report.add_argument("folder", type=Path, help="folder of a sweep")
-    report.add_argument("--out", type=Path, help="folder of the report; by default FOLDER/report")
+    report.add_argument("folder", type=path, help="folder of a sweep")
+    report.add_argument("--out", type=path, help="folder of the report; by default FOLDER/report")
     report.add_argument(
         "--target-dice",
         type=float,
@@ -26,8 +26,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     report.add_argument("--json", action="store_true", help="print JSON and write nothing")
 
     compare = add_command(commands, "compare", _compare, "compare two sweeps of the same study")
-    compare.add_argument("first", type=Path, help="folder of the sweep to compare with")
-    compare.add_argument("second", type=Path, help="folder of the other sweep")
+    compare.add_argument("first", type=path, help="folder of the sweep to compare with")
+    compare.add_argument("second", type=path, help="folder of the other sweep")
     compare.add_argument(
         "--tolerance",
         type=share,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_config, config_of
+from tfunet.commands.parsers import add_command, add_config, config_of, path
 from tfunet.process.terminal import lines_of
 
 
@@ -31,14 +30,14 @@ def add(commands: argparse._SubParsersAction) -> None:
     plan.add_argument(
         "--memory", metavar="40GiB", help="memory to plan for; by default all that the device has"
     )
-    plan.add_argument("--save", type=Path, help="file to write the plan to, as JSON")
+    plan.add_argument("--save", type=path, help="file to write the plan to, as JSON")
     plan.add_argument("--json", action="store_true", help="print JSON")
     show = add_command(plans, "show", _show, "show the memory of a step, planned and measured")
-    show.add_argument("plan", type=Path, help="folder of a run, or file of a saved plan")
-    show.add_argument("--out", type=Path, help="picture to write: .svg, .png or .pdf")
+    show.add_argument("plan", type=path, help="folder of a run, or file of a saved plan")
+    show.add_argument("--out", type=path, help="picture to write: .svg, .png or .pdf")
     diff = add_command(plans, "diff", _diff, "show how two plans differ; exit code 8 if they do")
-    diff.add_argument("first", type=Path, help="folder of a run, or file of a saved plan")
-    diff.add_argument("second", type=Path, help="the other folder or file")
+    diff.add_argument("first", type=path, help="folder of a run, or file of a saved plan")
+    diff.add_argument("second", type=path, help="the other folder or file")
     diff.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, add_trust, share
+from tfunet.commands.parsers import LOGS, add_command, add_trust, path, share
 from tfunet.commands.report import print_report
 from tfunet.process.terminal import lines_of
 
@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     sweep.set_defaults(starts_runs=True)
     actions = sweep.add_subparsers(metavar="ACTION", required=True)
     plan = add_command(actions, "plan", _plan, "print the trials of a study, and run nothing")
-    plan.add_argument("study", type=Path, help="TOML file")
+    plan.add_argument("study", type=path, help="TOML file")
     plan.add_argument(
         "--precision",
         type=share,
@@ -37,13 +37,13 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="standard deviation between repeats, for --precision; by default it is estimated "
         "from the records of the sweep, or measured on this machine if there are none",
     )
-    plan.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    plan.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
     plan.add_argument("--json", action="store_true", help="print JSON")
     run = add_command(
         actions, "run", _run, "run the trials that are not done, then write the report"
     )
-    run.add_argument("study", type=Path, help="TOML file")
-    run.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    run.add_argument("study", type=path, help="TOML file")
+    run.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
     run.add_argument(
         "--slurm",
         action="store_true",
@@ -55,8 +55,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     export = add_command(
         actions, "export", _export, "write a study as a workflow file for Maestro and Merlin"
     )
-    export.add_argument("study", type=Path, help="TOML file")
-    export.add_argument("--out", type=Path, help="folder of the sweep; by default logs/STUDY")
+    export.add_argument("study", type=path, help="TOML file")
+    export.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
     export.add_argument(
         "--attempts",
         type=int,
@@ -69,12 +69,12 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="also run it, on this machine and without a broker, and check all results",
     )
     status = add_command(actions, "status", _status, "show the state of every trial")
-    status.add_argument("folder", type=Path, help="folder of a sweep")
+    status.add_argument("folder", type=path, help="folder of a sweep")
     status.add_argument("--json", action="store_true", help="print JSON")
     watch = add_command(
         actions, "watch", _watch, "show trials, curves and the time left while the sweep runs"
     )
-    watch.add_argument("folder", type=Path, help="folder of a sweep")
+    watch.add_argument("folder", type=path, help="folder of a sweep")
     wait = add_command(
         actions, "wait", _wait, "wait until no trial runs or is queued, then write the report"
     )
@@ -97,7 +97,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     for action in (plan, run, export, resume, retry):
         add_trust(action)
     for action in (wait, resume, retry, cancel):
-        action.add_argument("folder", type=Path, help="folder of a sweep")
+        action.add_argument("folder", type=path, help="folder of a sweep")
     cancel.add_argument(
         "trials",
         nargs="*",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart
+from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart, path
 from tfunet.process.launcher_variables import Place
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     train.set_defaults(starts_runs=True)
     train.add_argument("-h", "--help", action="store_true")
     train.add_argument("--help-all", action="store_true")
-    train.add_argument("--out", type=Path)
+    train.add_argument("--out", type=path)
     train.add_argument("--verbose", action="store_true")
     add_trust(train)
 
@@ -53,6 +53,7 @@ def _train(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.processes_to_start import plan_processes
     from tfunet.data.early_checks import check_early
     from tfunet.machine.cores import usable_cores
+    from tfunet.machine.doctor import check_installed
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 
@@ -71,6 +72,7 @@ def _train(options: argparse.Namespace) -> int:
         further = "" if is_fixed else " To train it further, give more --epochs."
         print(f"Done already.{further}\nRecord: {options.out}")
         return exit_codes.OK
+    check_installed(config.backend)
     place = own_place()
     if place is None:
         plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.

@@ -19,6 +19,8 @@ PLAIN = (
     "cldice",
     *SEGMENTS,
 )
+# Those that are no shares between 0 and 1.
+NO_SHARES = ("hd", "hd95", "assd", "volume_difference", "vi_split", "vi_merge")
 TOLERANT = "nsd"
 # An object can overlap by more than this, as IoU, with one other only.
 LEAST_OVERLAP = 0.5

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from tfunet.config.own_code import explain
 from tfunet.config.refs import check_option, near_match
 
 # What may bind names that the source does not show.
@@ -16,7 +17,7 @@ HIDDEN = re.compile(
 def check_source(kind: str, ref: str, options: Collection[str], fixed: Collection[str]) -> None:
     """Raise ValueError for a 'file.py:NAME' that does not exist, or has not all of the options.
 
-    What the source does not show is left to the call.
+    Also for a file that is not Python. What the source does not show is left to the call.
 
     Args:
         kind: In words: "model", "data set".
@@ -27,11 +28,16 @@ def check_source(kind: str, ref: str, options: Collection[str], fixed: Collectio
     file, is_in_file, name = ref.rpartition(".py:")
     if not is_in_file or not name.isidentifier():
         return
+    path = Path(f"{file}.py")
     try:
-        text = Path(f"{file}.py").read_text(encoding="utf-8")
-        tree = ast.parse(text)
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        source = path.read_bytes()  # Python finds out the encoding.
+        tree = ast.parse(source, filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        explain(error, f"The file {str(path)!r} of the {kind} cannot be loaded:", str(path))
+        raise
+    except (OSError, RecursionError, MemoryError):
         return  # Loading it says what is wrong.
+    text = source.decode(errors="replace")
     if HIDDEN.search(text):
         return
     bound = _bound(tree)

@@ -82,11 +82,22 @@ def expand(kind: str, ref: str, table: Mapping[str, str]) -> str:
     if ref in table:
         return table[ref]
     if ":" in ref:
+        check_reference(kind, ref)
         return ref
     raise ValueError(
         f"Unknown {kind} {ref!r}.{near_match(ref, table)} Known: {', '.join(sorted(table))}. "
         "To use your own, write 'package.module:attribute' or 'file.py:attribute'."
     )
+
+
+def check_reference(kind: str, ref: str) -> None:
+    """Raise ValueError for a reference without a module, or without what is in it."""
+    module, _, attribute = ref.rpartition(":")
+    if not module or not attribute:
+        raise ValueError(
+            f"The {kind} {ref!r} names {'nothing in a module' if module else 'no module'}. Write "
+            "'package.module:attribute' or 'file.py:attribute'."
+        )
 
 
 def resolve(

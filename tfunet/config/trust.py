@@ -98,9 +98,9 @@ def check_signed(place: Path, text: str, named: Iterable[str], signed: str | Non
 
 def _key() -> bytes | None:
     """Return this user's secret, made at its first use; None where none can be kept."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    path = Path(home) / "tfunet" / "key"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: a user without a home.
+        home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+        path = Path(home) / "tfunet" / "key"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _make(path)

@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tfunet.data.cache_eviction import INDEX, LOCK, UNFINISHED, hold
+from tfunet.data.cache_eviction import INDEX, LOCK, UNFINISHED, hold, limit_bytes
 from tfunet.data.cache_writer import write_cases
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.case_signs import CaseSigns
 from tfunet.data.source import DataSource
 from tfunet.files.atomic import WriteError
+from tfunet.files.home import expand_home
 from tfunet.files.regular import open_regular
 from tfunet.files.typed import Count, RecordError, read_json
 
@@ -53,7 +54,7 @@ class Index:
 
 def default_folder() -> Path:
     """Return $TFUNET_CACHE, else ~/.cache/tfunet."""
-    return Path(os.environ.get(VARIABLE) or "~/.cache/tfunet").expanduser()
+    return expand_home(os.environ.get(VARIABLE) or "~/.cache/tfunet")
 
 
 def cache_folder(given: str | None) -> Path:
@@ -63,10 +64,22 @@ def cache_folder(given: str | None) -> Path:
     """
     if not given:
         return default_folder()
-    folder = Path(os.path.expandvars(given)).expanduser()
+    folder = expand_home(os.path.expandvars(given))
     if "$" in str(folder) and not folder.is_dir():
         raise ValueError(f"cache_dir={given!r} names an environment variable that is not set.")
     return folder
+
+
+def check_cache(given: str | None) -> None:
+    """Raise ValueError for a `cache_dir`, or a limit of the cache, that cannot be used."""
+    limit_bytes()
+    folder = cache_folder(given)
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(
+            f"The folder of the cache, {str(folder)!r}, cannot be made: {str(there)!r} is a file. "
+            "Choose another cache_dir."
+        )
 
 
 def build_cache(

@@ -49,7 +49,7 @@ def write_cases(
             if case is not None:
                 seen = _Seen(source, case.shape)
                 return case.shape, _padded_rows(source, case, patch, seen), seen
-            image, mask = source.read(index)
+            image, mask = source.read_case(index)
         case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
         seen = _Seen(source, case.shape)
         return case.shape, list(_padded_rows(source, case, patch, seen)), seen

@@ -163,7 +163,7 @@ def raw_case(source: DataSource, index: int) -> RawCase:
     """Return a case before preprocessing, or as `read` gives it."""
     if source.raw is not None:
         return source.raw(index)
-    image, mask = source.read(index)
+    image, mask = source.read_case(index)
     return RawCase(
         image=image,
         mask=mask,

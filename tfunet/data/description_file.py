@@ -1,32 +1,34 @@
 """A data set described in a TOML file of its own: data = "sem.toml". Imports no TensorFlow."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from tfunet.files.home import expand_home
 from tfunet.files.typed import parse_toml, toml_text
 
 DEFAULT_DATA = "folder"
 PATHS = ("root", "file")
+ROOTED = ("folder", "msd", "nnunet")
 
 
 def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return `data` and its options; if `data` names a TOML file, both come from the file.
 
     The file holds the options, and `data`, which is 'folder' by default. `root` and `file` are
-    relative to the file; `root` is its folder by default. The given options override the file's.
+    relative to the file; `root` is its folder by default, of data that lie
+    in a folder. The given options override the file's.
 
     Raises ValueError for a file that cannot be read.
     """
     if not data.endswith(".toml"):
         return data, dict(options)
-    path = Path(data).expanduser()
+    path = expand_home(data)
     try:
         table = parse_toml(toml_text(path))
     except (OSError, ValueError) as error:
         raise ValueError(f"The description {data!r} cannot be read ({error}).") from error
     kind = table.pop("data", DEFAULT_DATA)
-    if kind != "csv":
+    if kind in ROOTED or ":" in str(kind):
         table.setdefault("root", ".")
     for key in PATHS:
         given = table.get(key)

@@ -6,9 +6,11 @@ from typing import Any, final
 
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.option_types import check_option_types, types_in_source
+from tfunet.config.refs import check_option
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
+from tfunet.data.cache import check_cache
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
@@ -32,6 +34,9 @@ OF_WHOLE_SAMPLES = (
     "cldice",
 )
 
+# What Keras's own class of losses takes.
+OF_EVERY_LOSS = ("reduction", "dtype")
+
 
 def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
     """Raise ValueError, or DefectsError, for data, files and a loss that do not fit the run.
@@ -40,6 +45,7 @@ def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
     need TensorFlow. A run that goes on from a checkpoint does not need its initial weights.
     """
     opened = DataSets()
+    check_cache(config.cache_dir)
     check_model(replace(config, initial_weights=None) if goes_on else config)
     check_data(config, opened)
     check_network(config, opened)
@@ -55,6 +61,8 @@ def check_model(config: RunConfig) -> None:
         )
     if config.loss in LOSSES:
         types = types_in_source(LOSSES[config.loss])
+        for option in config.loss_options:
+            check_option("loss", config.loss, option, (*types, *OF_EVERY_LOSS))
         check_option_types("loss", config.loss, config.loss_options, types)
     check_library(case_metrics(config.metrics))
     if config.initial_weights is not None:

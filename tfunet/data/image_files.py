@@ -201,7 +201,16 @@ def as_image(
             f"its whole numbers go beyond {EXACT}, up to which float32, in which they are read, "
             "tells neighbours apart"
         )
-    pixels = pixels.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = pixels.astype(np.float32)
+    beyond = np.isinf(narrow) & np.isfinite(pixels) if pixels.dtype.itemsize > 4 else None
+    if beyond is not None and beyond.any():
+        raise BadFileError(
+            path,
+            f"holds numbers beyond {np.finfo(np.float32).max:.1e} in {beyond.sum()} of "
+            f"{beyond.size} values, which float32, in which they are read, cannot hold. Scale them",
+        )
+    pixels = narrow
     if missing is not None:
         if fill is None:
             raise BadFileError(

@@ -10,12 +10,13 @@ from matplotlib.patches import Patch
 
 from tfunet.data.shown_planes import brightness, scaled, shown_channels
 
-# Okabe and Ito 2008, for colour-blind readers; without black, which images hide. After them come
-# others of Trubetskoy (https://sashamaps.net/docs/resources/20-colors) that are unlike these.
+# The 15 colours for colour-blind readers of Krzywinski (https://mk.bcgsc.ca/colorblind), ordered so
+# that the first ones are unlike each other, and the first three unlike the colours of errors.
 COLOURS = (
-    *("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2"),
-    *("#E6194B", "#BFEF45", "#9A6324", "#F032E6", "#AAFFC3", "#DCBEFF", "#800000", "#FABED4"),
+    *("#00DCB5", "#9400E6", "#FF71FD", "#FFDC3D", "#F60239", "#003C86", "#008607", "#EF0096"),
+    *("#68023F", "#7CFFFA", "#008169", "#009FFA", "#00E307", "#6A0213", "#FFCFE2"),
 )
+NO_DATA = "#808080"
 SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH = 9.3  # inches
 MOST_VIEW = 3.0  # inches
@@ -25,6 +26,9 @@ INSIDE_ALPHA = 0.25
 DENSE_ALPHA = 0.1
 # From this share of labelled pixels on a mask is dense.
 DENSE_SHARE = 0.6
+# In a map of labels so many or more cover so much of the pixels; outlines would hide thin ones.
+MAP_SHARE = 0.8
+MAP_LABELS = 4
 # An outline is this share of a picture wide, and at least a pixel.
 OUTLINE_SHARE = 250
 # Outlines that cover more of the regions are made thinner, and then translucent.
@@ -48,8 +52,11 @@ def draw(
     in_pairs: bool,
     view: float | None = None,
     in_colour: bool = False,
+    ignored: int | None = None,
 ) -> Figure:
     """Return a figure with all panels: the first channel in grey, labels in colours.
+
+    Where labels cover nearly everything, they are beside their image.
 
     A volume is shown in three orthogonal slices through the middle of its foreground. Panels of
     an image share the brightness of the first, so that a change of it can be seen.
@@ -59,9 +66,13 @@ def draw(
         in_pairs: Keep each two panels beside each other.
         view: Width of a view in inches; by default as many fit into a line as there may be.
         in_colour: Show the first three channels of a plane as red, green and blue.
+        ignored: The label of pixels without data.
     """
     num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)
-    most -= most % 2 if in_pairs else 0
+    is_map = is_label_map([panel.mask for panel in panels], ignored)
+    if is_map:
+        num_views, most = 2 * num_views, 3 if num_views == 1 else 1
+    most = max(most - most % 2, 2) if in_pairs else most
     num_rows = -(-len(panels) // most)
     per_row = -(-len(panels) // num_rows)
     per_row += per_row % 2 if in_pairs else 0
@@ -87,12 +98,19 @@ def draw(
         )
         block.suptitle(panel.title, fontsize=8, parse_math=False)
         shown = slices(panel, in_colour=in_colour)
-        views = zip(block.subplots(1, num_views, squeeze=False)[0], shown, strict=True)
-        for axes, (pixels, mask) in views:
+        views = iter(block.subplots(1, num_views, squeeze=False)[0])
+        for pixels, mask in shown:
+            axes = next(views)
             draw_pixels(axes, pixels, low, high, interpolation="nearest")
-            axes.imshow(overlay(mask), interpolation="nearest")
             axes.set_axis_off()
-    handles = [Patch(color=colour_of(label), label=name) for label, name in labels.items()]
+            axes = next(views) if is_map else axes
+            layer = overlay(mask, ignored=ignored, filled=is_map)
+            axes.imshow(layer, interpolation="nearest")
+            axes.set_axis_off()
+    handles = [
+        Patch(color=NO_DATA if label == ignored else colour_of(label), label=name)
+        for label, name in labels.items()
+    ]
     add_legend(figure, handles, loc="outside lower center", ncols=entries, fontsize=8)
     return figure
 
@@ -122,13 +140,27 @@ def slices(panel: Panel, *, in_colour: bool = False) -> list[tuple[np.ndarray, n
     ]
 
 
-def overlay(mask: np.ndarray) -> np.ndarray:
+def is_label_map(masks: Sequence[np.ndarray], ignored: int | None = None) -> bool:
+    """Return whether many labels cover nearly all pixels, so that they are drawn filled."""
+    labels = {label for mask in masks for label in np.unique(mask).tolist()} - {0, ignored}
+    share = np.mean([(mask > 0).mean() for mask in masks])
+    return len(labels) >= MAP_LABELS and bool(share >= MAP_SHARE)
+
+
+def overlay(mask: np.ndarray, *, ignored: int | None = None, filled: bool = False) -> np.ndarray:
     """Return the colours (rows, columns, 4) of a slice of labels: outlines, and a tint inside.
 
     Where most pixels have a label, the tint is weaker and the outlines tell labels apart. Outlines
-    are thinner, and translucent, where they would cover most of the regions.
+    are thinner, and translucent, where they would cover most of the regions. With `filled`, labels
+    hide the image, and pixels without one are black.
     """
     is_inside = mask > 0
+    colours = np.zeros((*mask.shape, 4), np.float32)
+    for label in np.unique(mask[is_inside]).tolist():
+        colours[mask == label, :3] = to_rgb(NO_DATA if label == ignored else colour_of(label))
+    if filled:
+        colours[..., 3] = 1
+        return colours
     width = max(1, round(max(mask.shape) / OUTLINE_SHARE))
     is_outline = _outlines(mask, width)
     # Regions a few pixels wide would be all outline, which hides the image below.
@@ -136,9 +168,6 @@ def overlay(mask: np.ndarray) -> np.ndarray:
     while width > 1 and (is_outline & is_inside).sum() > most:
         width -= 1
         is_outline = _outlines(mask, width)
-    colours = np.zeros((*mask.shape, 4), np.float32)
-    for label in np.unique(mask[is_inside]).tolist():
-        colours[mask == label, :3] = to_rgb(colour_of(label))
     tint = DENSE_ALPHA if is_inside.mean() > DENSE_SHARE else INSIDE_ALPHA
     edge = 1 if (is_outline & is_inside).sum() <= most else THIN_ALPHA
     colours[..., 3] = np.where(is_inside, np.where(is_outline, edge, tint), 0)

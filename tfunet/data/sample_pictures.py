@@ -90,6 +90,7 @@ def show(
         labels=source.label_names() | ignored,
         in_pairs=not each,
         in_colour=source.in_colour,
+        ignored=source.ignored,
     )
     with replacing(path) as partial:
         drawing.savefig(partial)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.config.own_code import explain
 from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
 from tfunet.data.class_lines import BACKGROUND, inline_table
@@ -93,6 +94,8 @@ class DataSource:
             own code did it.
         swapped: What to do where the background is what one looks for; empty for several classes.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
+        has_background: Whether pixels without a class are label 0. Else each has a class, and no
+            mask holds 0.
         in_colour: Whether pictures show the first three channels as red, green and blue.
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
             case's files again, for pictures in colour. By default pixels stay as they are.
@@ -123,6 +126,7 @@ class DataSource:
     swapped: str = ""
     ignored: int | None = None
     class_names: tuple[str, ...] = ()
+    has_background: bool = True
     in_colour: bool = False
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
 
@@ -148,11 +152,37 @@ class DataSource:
                 f"The data set {self.name!r} has num_classes={self.num_classes}, the background "
                 f"included, and {len(self.class_names)} class_names: give one for each other label."
             )
+        if not self.regions and not self.targets:
+            raise ValueError(
+                f"The data set {self.name!r} has no regions, so nothing could be scored. Give "
+                'some, such as regions={"cell": (1,)}.'
+            )
         for region, labels in self.regions.items():
             if not labels or not all(1 <= label < self.num_classes for label in labels):
                 raise ValueError(
                     f"Region {region!r} has labels {labels}; allowed: 1..{self.num_classes - 1}."
                 )
+
+    def read_case(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the image and the mask of a case.
+
+        Raises ValueError for what a function of a user's own raises, or returns instead.
+        """
+        try:
+            case: Any = self.read(index)
+        except (ValueError, OSError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            file = getattr(self.read, "__globals__", {}).get("__file__", "")
+            explain(error, "its read raised", file)
+            raise
+        is_pair = isinstance(case, tuple | list) and len(case) == 2
+        if not is_pair or not all(isinstance(part, np.ndarray) for part in case):
+            got = [type(part).__name__ for part in case] if is_pair else type(case).__name__
+            raise ValueError(
+                f"read must return an image and a mask as two NumPy arrays, and returned {got}."
+            )
+        return case[0], case[1]
 
     def _check_targets(self) -> None:
         if self.regions or self.num_classes != 1:

@@ -18,6 +18,12 @@ Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
 # `apply` for these two.
 Instead = Callable[[keras.Optimizer, list[Any], Any, Callable[[list[Any], Any], None]], None]
 
+NO_GRADIENT = (
+    "No gradient reaches any weight: the loss does not depend on them, or something between them "
+    "has no gradient, such as argmax, a comparison, a cast to whole numbers, stop_gradient or "
+    "NumPy. Let the model return the logits of its last layer."
+)
+
 
 @final
 class Switch:
@@ -82,6 +88,8 @@ class Averaging:
             apply: Callable[[list[Any], Any], None],
         ) -> None:
             self._check(optimizer)
+            if gradients and all(gradient is None for gradient in gradients):
+                raise ValueError(NO_GRADIENT)
             pending: list[list[Any]] = getattr(passes, "gradients", [])
             pending.append(gradients)
             if len(pending) < self.accumulation:

@@ -16,7 +16,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from tfunet.config.refs import call, near_match, resolve
+from tfunet.config.keras_names import unknown
+from tfunet.config.refs import call, resolve
 from tfunet.learning import LOSSES
 
 
@@ -47,10 +48,7 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
         kind = getattr(keras.losses, name, None)
         if not (isinstance(kind, type) and issubclass(kind, keras.Loss)):
             known = [*LOSSES, *(key for key in vars(keras.losses) if key[0].isupper())]
-            raise ValueError(
-                f"Unknown loss {name!r}.{near_match(name, known)} Known: {', '.join(known)}; "
-                "or write 'package.module:Class'."
-            )
+            raise unknown("loss", name, known)
         return call("loss", kind, options)
     kind = resolve("loss", name, LOSSES, keras.Loss)
     if inspect.isfunction(kind) and _takes_masks(kind, options):

@@ -5,8 +5,9 @@ from typing import Any
 
 import keras
 
+from tfunet.config.keras_names import unknown
 from tfunet.config.optimizer_options import check_optimizer_options
-from tfunet.config.refs import call, near_match, of_another, resolve
+from tfunet.config.refs import call, of_another, resolve
 from tfunet.config.run import RunConfig
 from tfunet.learning.learning_rate import learning_rate
 
@@ -73,8 +74,5 @@ def _class(name: str) -> Any:
         if isinstance(value, type) and issubclass(value, keras.Optimizer)
     }
     if name.lower() not in known:
-        raise ValueError(
-            f"Unknown optimizer {name!r}.{near_match(name, known)} Known: "
-            f"{', '.join(sorted(known))}; or write 'package.module:Class'."
-        )
+        raise unknown("optimizer", name, sorted(known))
     return known[name.lower()]

@@ -4,6 +4,7 @@ Each part does a little of its real work in a process of its own, so that a cras
 only its own row.
 """
 
+import importlib.util
 import json
 import os
 import platform
@@ -12,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -39,6 +40,7 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2"),
     "notebooks": ("nbclient", "ipykernel", "nbformat"),
 }
+NAME_WIDTH = max(len(f"extra {extra}") for extra in EXTRAS)
 INSTALL_COMPILER = (
     "sudo apt-get install g++ make (Debian, Ubuntu), sudo dnf install gcc-c++ make (Red Hat), "
     "or module load gcc (a cluster)"
@@ -58,8 +60,11 @@ class Check:
     remedy: str = ""
 
 
-def diagnose(logs: Path = Path("logs")) -> list[Check]:
-    """Return a check of all that tfunet can use; takes as long as a few TensorFlow starts."""
+def diagnose(logs: Path = Path("logs")) -> Iterator[Check]:
+    """Yield a check of all that tfunet can use, each as soon as it is known.
+
+    The last ones take as long as a few TensorFlow starts.
+    """
     scripts: dict[str, tuple[str, Mapping[str, str]]] = {
         "single": (probes.TENSORFLOW_PROBE, {}),
         "mirrored": (probes.MIRRORED_PROBE, {}),
@@ -71,52 +76,51 @@ def diagnose(logs: Path = Path("logs")) -> list[Check]:
         "tensorflow-io": (probes.TENSORFLOW_IO_PROBE, probes.HIDE_GPUS),
     }
     with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(scripts))) as pool:
-        answers = dict(
-            zip(scripts, pool.map(lambda name: probes.ask(*scripts[name]), scripts), strict=True)
+        answers = {name: pool.submit(probes.ask, *asked) for name, asked in scripts.items()}
+        compiler = compiler_check()
+        yield python_check(platform.python_version())
+        yield cores_check()
+        yield energy_check(energy.powercap_root(), energy.load_nvml())
+        yield memory_check()
+        yield logs_check(logs)
+        yield compiler
+        yield mpi_check()
+        yield from (extra_check(extra, packages) for extra, packages in EXTRAS.items())
+        yield slurm_check(os.environ)
+        core = answers["single"].result()
+        num_gpus = core.facts.get("gpus", 0)
+        yield from tensorflow_checks(core)
+        yield gpu_check(num_seen=num_gpus, listed=[gpu["name"] for gpu in gpus()])
+        for name in BACKENDS:
+            if name != "horovod":
+                yield backend_check(name, answers[name].result())
+        has_compiler = compiler.status == "ok"
+        yield from horovod_checks(
+            answers["horovod"].result(), has_compiler=has_compiler, num_gpus=num_gpus
         )
-    core = answers["single"]
-    has_compiler = compiler_check().status == "ok"
-    return [
-        python_check(platform.python_version()),
-        *tensorflow_checks(core),
-        gpu_check(num_seen=core.facts.get("gpus", 0), listed=[gpu["name"] for gpu in gpus()]),
-        cores_check(),
-        energy_check(energy.powercap_root(), energy.load_nvml()),
-        memory_check(),
-        logs_check(logs),
-        *(backend_check(name, answers[name]) for name in BACKENDS if name != "horovod"),
-        *horovod_checks(
-            answers["horovod"], has_compiler=has_compiler, num_gpus=core.facts.get("gpus", 0)
-        ),
-        compiler_check(),
-        mpi_check(),
-        *(extra_check(extra, packages) for extra, packages in EXTRAS.items()),
-        tensorflow_io_check(answers["tensorflow-io"]),
-        slurm_check(os.environ),
-    ]
+        yield tensorflow_io_check(answers["tensorflow-io"].result())
 
 
-def format_checks(checks: Iterable[Check], width: int = 100) -> str:
-    """Return the table that `tfunet doctor` prints; its last line is the verdict."""
-    rows = list(checks)
-    name_width = max(len(row.name) for row in rows)
-    indent = " " * (name_width + 2 + len("missing") + 2)
-    lines = []
-    for row in rows:
-        head = f"{row.name:<{name_width}}  {row.status:<7}  "
-        lines += textwrap.wrap(row.detail, width, initial_indent=head, subsequent_indent=indent)
-        if row.remedy:
-            first = f"{indent}type: "
-            lines += textwrap.wrap(
-                row.remedy, width, initial_indent=first, subsequent_indent=" " * len(first)
-            )
-    return "\n".join([*lines, "", _verdict(rows)])
+def row_lines(row: Check, width: int = 100) -> list[str]:
+    """Return the lines of a row that `tfunet doctor` prints."""
+    indent = " " * (NAME_WIDTH + 2 + len("missing") + 2)
+    head = f"{row.name:<{NAME_WIDTH}}  {row.status:<7}  "
+    lines = textwrap.wrap(row.detail, width, initial_indent=head, subsequent_indent=indent)
+    if row.remedy:
+        first = f"{indent}type: "
+        rest = " " * len(first)
+        lines += textwrap.wrap(row.remedy, width, initial_indent=first, subsequent_indent=rest)
+    return lines
 
 
 def run(*, as_json: bool = False, logs: Path = Path("logs")) -> int:
     """Print the checks; return 0 if one device can train and write its record, else 4."""
-    checks = diagnose(logs)
-    print(json.dumps([asdict(c) for c in checks], indent=2) if as_json else format_checks(checks))
+    checks = []
+    for check in diagnose(logs):
+        checks.append(check)
+        if not as_json:
+            print("\n".join(row_lines(check)), flush=True)
+    print(json.dumps([asdict(c) for c in checks], indent=2) if as_json else f"\n{_verdict(checks)}")
     return CHECK_FAILED if _core_failures(checks) else OK
 
 
@@ -320,6 +324,16 @@ def slurm_check(variables: Mapping[str, str]) -> Check:
         return Check("SLURM", "missing", detail)
     job = variables.get("SLURM_JOB_ID")
     return Check("SLURM", "ok", f"{path}{f', in job {job}' if job else ''}")
+
+
+def check_installed(backend: str) -> None:
+    """Raise ValueError for a backend whose library is not installed. Imports none."""
+    library = facts_of(backend).library
+    if library and importlib.util.find_spec(library) is None:
+        raise ValueError(
+            f"The backend {backend!r} needs {library}, which is not installed. To build it: "
+            f"{build_command()}. Or choose another backend: multiworker also has several processes."
+        )
 
 
 def build_command(prefix: Path = Path(sys.prefix)) -> str:

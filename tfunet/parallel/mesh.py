@@ -94,6 +94,16 @@ class Mesh:
         """Return the devices that have the variables of a stage, in order."""
         return [device for device in range(self.num_devices) if self.stage_of(device) == stage]
 
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """The pairs of devices that exchange something in a step, each once; in order."""
+        met: set[tuple[int, int]] = set()
+        for device in range(self.num_devices):
+            # The members of its group are among the holders of its stage.
+            others = {*self.column(device), *self.holders(self.stage_of(device))}
+            met |= {(device, other) for other in others if device < other}
+        return sorted(met)
+
     def line(self, device: int, axis: int) -> list[int]:
         """Return the devices that have the parts along `axis` of what a device has, in order."""
         own = self.place_of(device)

@@ -25,16 +25,15 @@ from tfunet.backend import Exchange
 from tfunet.learning.averaging import Switch, average_present
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.mesh import Mesh
+from tfunet.pipeline.crossing import Crossing
 from tfunet.pipeline.in_order import InOrder
 from tfunet.pipeline.network import Network
-from tfunet.pipeline.rounds import Message, Round, forward_only, rounds
-from tfunet.pipeline.schedules import Action, homes, waiting
+from tfunet.pipeline.rounds import Message, Round, rounds
+from tfunet.pipeline.schedules import Action, forward_half, homes, waiting
 from tfunet.pipeline.simulation import Work, simulate, training_orders
 from tfunet.pipeline.step import StagedStep
 from tfunet.timing.stamps import Note, timed
 
-# What the exchange of every backend can send.
-SENT = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 Values = dict[int, tf.Tensor]
 Arrived = Mapping[Message, tf.Tensor]
 
@@ -95,12 +94,12 @@ class OwnStage:
         }
         self.micro_batches = micro_batches
         self._traffic = staged.traffic
-        self._check_can_cross()
         self.orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
         self._recomputed = waiting(self.orders) if recompute else {}
         self._rounds = rounds(self.orders, self._traffic, self.homes)
         self._in_order = InOrder(exchange) if in_order else None
         self.group = SampleGroup(mesh=mesh, device=device, exchange=self._in_order or exchange)
+        self.crossing = Crossing(network, self._traffic, self.homes, self.group)
         self.average = Switch(self._means)
 
     @property
@@ -171,24 +170,51 @@ class OwnStage:
 
     def predict(self, images: tf.Tensor) -> tf.Tensor:
         """Return the output for some samples, on all stages."""
-        rows = images.shape[0]
-        count = self.micro_batches if rows % self.micro_batches == 0 else 1
-        inputs = _cut(images, count)
         (result,) = self._network.outputs
-        outputs: list[tf.Tensor] = []
+        own = self.evaluate({"image": images}, lambda _, output: output)
+        shape = self.crossing.shape(result, images.shape[0])
+        return self.crossing.of_last(
+            own if self.is_last else None, shape, self.crossing.dtype(result)
+        )
+
+    def evaluate(
+        self,
+        batch: dict[str, tf.Tensor],
+        use: Callable[..., Any],
+        others: Callable[[], Any] = lambda: (),
+    ) -> Any:
+        """Return in the last stage what `use(micro_batch, output)` makes of each micro-batch, one
+        after the other; in others what `others` makes.
+
+        They make tensors (samples, ...) in any structure. A batch that cannot be cut as in training
+        is one micro-batch.
+        """
+        rows = batch["image"].shape[0]
+        count = self.micro_batches if rows % self.micro_batches == 0 else 1
+        parts = _cut(batch, count)
+        (result,) = self._network.outputs
+        used: list[Any] = []
+        self._after = []
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
-            with self._alone():
-                step = self.steps[action.chunk]
-                given = step.predict(self._values(inputs[action.micro_batch], arrived))
-            if step.results:
-                outputs.append(given[result])
+            part, step = parts[action.micro_batch], self.steps[action.chunk]
+            with tf.control_dependencies(self._ended()):
+                begin = tf.no_op()
+            with tf.control_dependencies([begin]), self._alone():
+                given = step.predict(self._values(part["image"], arrived))
+                own = [use(part, given[result])] if step.results else []
+            used.extend(own)
+            self._after = tf.nest.flatten((given, own))
             return {message: given[message.tensor] for message in self._traffic.sends(action)}
 
-        orders = forward_only(self.homes, count)
-        self._run(rounds(orders, self._traffic, self.homes), act, rows // count)
-        own = tf.concat(outputs, 0) if self.is_last else None
-        return self.of_last(own, self._shape(result, rows), self._dtype(result))
+        orders = forward_half(self.orders, count)
+        plan = rounds(orders, self._traffic, self.homes)
+        self._run(plan, act, rows // count, waits=True)
+        if self.is_last:
+            return tf.nest.map_structure(lambda *each: tf.concat(each, 0), *used)
+        # Or nobody would wait for what this stage sends.
+        with tf.control_dependencies(self._ended()):
+            return tf.nest.map_structure(tf.identity, others())
 
     def sum_over_stages(self, value: tf.Tensor) -> tf.Tensor:
         """Return the sum of a number over the stages of this pipeline, to the same bits on all."""
@@ -202,11 +228,14 @@ class OwnStage:
         """Return what a pass makes of `given`; it begins after what came before it has ended."""
         if tf.executing_eagerly():
             return work(given)
-        exchanged = self._in_order.last() if self._in_order is not None else []
-        with tf.control_dependencies([*self._after, *exchanged]):
+        with tf.control_dependencies(self._ended()):
             made = timed(kind, self._note or (lambda *_: None), work, given)
         self._after = tf.nest.flatten(made)
         return made
+
+    def _ended(self) -> list[Any]:
+        """Return what ends before the next pass: the pass and the exchange before it."""
+        return [*self._after, *(self._in_order.last() if self._in_order is not None else [])]
 
     def _backward(self, action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
         step = self.steps[action.chunk]
@@ -227,7 +256,9 @@ class OwnStage:
         return {
             message: made[message.tensor]
             if message.tensor in made
-            else tf.zeros(self._shape(message.tensor, self._rows), self._dtype(message.tensor))
+            else tf.zeros(
+                self.crossing.shape(message.tensor, self._rows), self.crossing.dtype(message.tensor)
+            )
             for message in self._traffic.sends(action)
         }
 
@@ -236,12 +267,19 @@ class OwnStage:
         plan: Sequence[Round],
         act: Callable[[Action, Arrived], dict[Message, tf.Tensor]],
         rows: int,
+        *,
+        waits: bool = False,
     ) -> None:
-        """Make the passes of this stage with micro-batches of so many rows, and exchange."""
+        """Make the passes of this stage with micro-batches of so many rows, and exchange.
+
+        With `waits` a stage takes messages only after its passes of earlier rounds. Where there are
+        no backward passes, nothing else holds back the stages before it.
+        """
         self._rows = rows
         arrived: dict[Message, tf.Tensor] = {}
         for turn in plan:
             sent: dict[Message, tf.Tensor] = {}
+            earlier = self._after if waits else []
             for action in turn.actions[self.number]:
                 needed = self._traffic.needs(action)
                 made = act(action, {message: arrived.pop(message) for message in needed})
@@ -249,87 +287,10 @@ class OwnStage:
                     stays = self.homes[message.receiver] == self.number
                     (arrived if stays else sent)[message] = value
             if turn.messages:
-                arrived |= self._exchanged(turn.messages, sent, rows)
-
-    def _exchanged(
-        self, messages: Sequence[Message], sent: Mapping[Message, tf.Tensor], rows: int
-    ) -> dict[Message, tf.Tensor]:
-        """Send messages, one tensor for each receiver and type, and return those that come."""
-        came: dict[Message, tf.Tensor] = {}
-        for dtype in sorted(
-            {self._dtype(message.tensor) for message in messages}, key=lambda dtype: dtype.name
-        ):
-            alike = [message for message in messages if self._dtype(message.tensor) == dtype]
-            out: dict[int, list[tf.Tensor]] = {}
-            into: dict[int, list[Message]] = {}
-            for message in alike:
-                sender, receiver = self.homes[message.sender], self.homes[message.receiver]
-                if sender == self.number:
-                    value = self._checked(sent[message], message, rows)
-                    out.setdefault(self._column[receiver], []).append(tf.reshape(value, [-1]))
-                if receiver == self.number:
-                    into.setdefault(self._column[sender], []).append(message)
-            sizes = {
-                other: [
-                    tf.TensorShape(self._shape(message.tensor, rows)).num_elements()
-                    for message in all_
-                ]
-                for other, all_ in into.items()
-            }
-            flat = self.group.swap(
-                {other: tf.concat(parts, 0) for other, parts in out.items()},
-                {other: [sum(lengths)] for other, lengths in sizes.items()},
-                dtype,
-            )
-            for other, expected in into.items():
-                parts = tf.split(flat[other], sizes[other])
-                for message, part in zip(expected, parts, strict=True):
-                    came[message] = tf.reshape(part, self._shape(message.tensor, rows))
-        return came
-
-    def _checked(self, value: tf.Tensor, message: Message, rows: int) -> tf.Tensor:
-        expected = self._shape(message.tensor, rows)
-        if tuple(value.shape) != expected or value.dtype != self._dtype(message.tensor):
-            raise ValueError(
-                f"The tensor {self._network.tensors[message.tensor].name!r} crosses from stage "
-                f"{self.homes[message.sender] + 1} to stage {self.homes[message.receiver] + 1} "
-                f"with the shape {tuple(value.shape)} and type {value.dtype.name}, and the model "
-                f"says {expected} and {self._dtype(message.tensor).name}. Cut elsewhere, with "
-                "balance."
-            )
-        return value
-
-    def _check_can_cross(self) -> None:
-        for at, readers in self._traffic.readers.items():
-            tensor, home = self._network.tensors[at], self.homes[self._traffic.makers[at]]
-            if all(self.homes[reader] == home for reader in readers):
-                continue
-            what = f"The tensor {tensor.name!r} would cross from stage {home + 1} to another, and"
-            if None in tensor.shape[1:]:
-                raise ValueError(
-                    f"{what} its shape {tuple(tensor.shape)} is not known. Build the model for "
-                    "images of one size, or cut elsewhere, with balance."
-                )
-            if self._dtype(at) not in SENT:
-                raise ValueError(
-                    f"{what} has the type {self._dtype(at).name}. What crosses must be numbers of "
-                    "16 bits or more. Cut elsewhere, with balance."
-                )
-
-    def _shape(self, tensor: int, rows: int) -> tuple[int, ...]:
-        return (rows, *self._network.tensors[tensor].shape[1:])
-
-    def _dtype(self, tensor: int) -> tf.DType:
-        return tf.as_dtype(self._network.tensors[tensor].dtype)
-
-    def of_last(self, own: tf.Tensor | None, shape: Sequence[int], dtype: tf.DType) -> tf.Tensor:
-        """Return on all stages what the last one has; `own` is None on others."""
-        last = self._column[self.homes[-1]]
-        if own is not None:
-            others = [other for other in self._column if other != last]
-            self.group.swap(dict.fromkeys(others, own), {}, own.dtype)
-            return own
-        return self.group.swap({}, {last: shape}, dtype)[last]
+                with tf.control_dependencies(earlier):
+                    arrived |= self.crossing.exchanged(turn.messages, sent, rows)
+                if waits and self._in_order is None:
+                    self._after = [*self._after, *self.crossing.taken(turn.messages, earlier)]
 
     def bubble_seconds(self, seconds: Sequence[Sequence[float]]) -> float:
         """Return how long the slowest stage waits in a step in which messages take no time.

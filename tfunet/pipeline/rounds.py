@@ -125,18 +125,5 @@ def rounds(orders: Orders, traffic: Traffic, homes: Sequence[int] | None = None)
     return made
 
 
-def forward_only(homes: Sequence[int], micro_batches: int) -> Orders:
-    """Return the orders of an evaluation: forward passes only. `homes` has each chunk's device."""
-    return tuple(
-        tuple(
-            Action("forward", chunk, number)
-            for chunk, home in enumerate(homes)
-            if home == device
-            for number in range(micro_batches)
-        )
-        for device in range(max(homes) + 1)
-    )
-
-
 def _round(actions: Sequence[Sequence[Action]], messages: Sequence[Message]) -> Round:
     return Round(actions=tuple(map(tuple, actions)), messages=tuple(messages))

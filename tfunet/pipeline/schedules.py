@@ -66,6 +66,18 @@ def _after_warm_up(num_stages: int, micro_batches: int, warm_up: Callable[[int],
     return tuple(orders)
 
 
+def forward_half(orders: Orders, micro_batches: int) -> Orders:
+    """Return the forward passes of the first micro-batches of a step: an evaluation."""
+    return tuple(
+        tuple(
+            action
+            for action in order
+            if action.kind == "forward" and action.micro_batch < micro_batches
+        )
+        for order in orders
+    )
+
+
 def homes(schedule: str, num_devices: int) -> tuple[int, ...]:
     """Return the device of each chunk."""
     devices = range(num_devices)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -28,30 +28,40 @@ class Best:
         runs: Folders of the runs that predict together.
         mirror: Whether their images are mirrored, too.
         cleaning: What is removed from their labels.
+        label_names: A name for each label; empty in the file of an earlier version.
     """
 
     runs: tuple[Path, ...]
     mirror: bool
     cleaning: Cleaning
+    label_names: Mapping[int, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         names = ", ".join(run.name for run in self.runs)
         several = f"the mean of {len(self.runs)} networks ({names})"
         parts = [f"the network {names}" if len(self.runs) == 1 else several]
         parts.append("with mirrored images" if self.mirror else "without mirrored images")
-        parts += [f"of label {label} only the largest component" for label in self.cleaning.largest]
         parts += [
-            f"of label {label} no components below {size} voxels"
+            f"of {self._named(label)} only the largest component" for label in self.cleaning.largest
+        ]
+        parts += [
+            f"of {self._named(label)} no components below {size} voxels"
             for label, size in self.cleaning.min_voxels.items()
         ]
         return "; ".join(parts)
+
+    def _named(self, label: int) -> str:
+        name = self.label_names.get(label)
+        return f"label {label}" if name is None else f"class {name}"
 
 
 def write_best(study: Path, best: Best, evidence: Mapping[str, Any]) -> Path:
     """Write best.json into the folder of a study; runs are relative to it."""
     path = study / BEST
     runs = [run.resolve().relative_to(study.resolve()).as_posix() for run in best.runs]
-    table = {"runs": runs, "mirror": best.mirror, **best.cleaning.as_json(), **evidence}
+    names = {str(label): name for label, name in best.label_names.items()}
+    table = {"runs": runs, "mirror": best.mirror, **best.cleaning.as_json(), "label_names": names}
+    table |= evidence
     write_atomic(path, json.dumps(table, indent=1) + "\n")
     return path
 
@@ -65,6 +75,8 @@ def read_best(study: Path) -> Best | None:
     try:
         values: dict[str, Any] = {key: typed(table[key], kind) for key, kind in CONTENT.items()}
         sizes = {int(label): size for label, size in values["min_voxels"].items()}
+        named: dict[str, str] = typed(table.get("label_names", {}), dict[str, str])
+        names = {int(label): name for label, name in named.items()}
     except (KeyError, ValueError) as error:
         raise RecordError(path, error) from error
     if not values["runs"]:
@@ -73,4 +85,5 @@ def read_best(study: Path) -> Best | None:
         runs=tuple(study / run for run in values["runs"]),
         mirror=values["mirror"],
         cleaning=Cleaning(largest=tuple(values["largest"]), min_voxels=sizes),
+        label_names=names,
     )

@@ -16,17 +16,17 @@ from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
-from tfunet.data.image_files import read_mask
-from tfunet.data.shown_planes import shown_channels
 from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.atomic import write_atomic, writing
+from tfunet.files.home import expand_home
 from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, tolerances
+from tfunet.predict.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.predict.ensemble import Member
 from tfunet.predict.network import Network
-from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_errors
+from tfunet.predict.overlay_picture import NO_DRAWING, drawing
 from tfunet.predict.run import Options, followed, predict
 from tfunet.process.terminal import columns, lines_of
 from tfunet.record import RunFolder
@@ -45,6 +45,7 @@ class Scored:
     rows: tuple[dict[str, Any], ...]
     metrics: tuple[str, ...]
     path: Path
+    cases: Cases
 
     def table(self) -> str:
         """Return the mean of each region over its cases, and where a metric is not defined."""
@@ -102,35 +103,19 @@ def evaluate(
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
     if not has_spacing and any(metric.name not in ALWAYS for metric in wanted):
         print("Distances and volumes of metrics are in pixels: no pixel size is known.")
-    names = [source.case_ids[index] for index in chosen]
-    stems = [UNFIT.sub("_", name) for name in names]
-    pictures = out / "errors"
-    draws = options.overlay and drawing() is not None
-    if options.overlay and not draws:
-        print(NO_DRAWING)
-    if draws:
-        with writing(pictures):
-            pictures.mkdir(parents=True, exist_ok=True)
+    stems = [UNFIT.sub("_", source.case_ids[index]) for index in chosen]
     # Instead of labels alone, pictures show the errors, too.
     plain = replace(options, overlay=False)
-    predictions = _predicted(run, source, stems, cases, network, out / "predictions", plain)
+    scored_cases = Cases(
+        source=source,
+        indices=chosen,
+        stems=stems,
+        predictions=_predicted(run, source, stems, cases, network, out / "predictions", plain),
+    )
     rows = []
-    for index, name, stem, prediction in zip(chosen, names, stems, predictions, strict=True):
-        raw = raw_case(source, index)
-        labels = _labels(name, raw, prediction, source)
-        scored = _rows(name, raw, labels, source, in_units, has_spacing=has_spacing)
-        if draws:
-            dice = ", ".join(f"{row['region']} {row['dice']:.3f}" for row in scored)
-            mask = raw.mask if source.ignored is None else _without(raw.mask, source.ignored)
-            write_errors(
-                pictures / f"{stem}.png",
-                shown_channels(raw.image, in_colour=source.in_colour),
-                mask,
-                labels,
-                source.label_names(),
-                title=f"{name}, Dice {dice}",
-            )
-        rows += scored
+    for at in now_and_then(range(len(chosen)), "Scored"):
+        name, raw, labels = scored_cases.read(at)
+        rows += _rows(name, raw, labels, source, in_units, has_spacing=has_spacing)
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
     header = (*COLUMNS, *extra)
@@ -139,7 +124,7 @@ def evaluate(
             csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
         ]
         write_atomic(path, csv_line(header) + "".join(lines))
-    return Scored(rows=tuple(rows), metrics=extra, path=path)
+    return Scored(rows=tuple(rows), metrics=extra, path=path, cases=scored_cases)
 
 
 def _readable(
@@ -167,7 +152,7 @@ def _without_pixels(raw: RawCase) -> RawCase:
 
 
 def _opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
-    path = Path(data).expanduser()
+    path = expand_home(data)
     config = network.config
     if path.is_dir():
         if "root" not in config.data_options:
@@ -232,7 +217,7 @@ def _trained_on(member: Member, source: DataSource) -> set[int]:
     trained = {index for index, path in enumerate(source.paths()) if path in files}
     # By their names too: the data may have moved with the run.
     own = member.network.config.data_options.get("root")
-    if own is not None and Path(own).expanduser().resolve() == source.root.resolve():
+    if own is not None and expand_home(own).resolve() == source.root.resolve():
         names = set((folder.read_split() or {}).get("train", ()))
         trained |= {index for index, name in enumerate(source.case_ids) if name in names}
     return trained
@@ -265,20 +250,6 @@ def _predicted(
         made = predict(run, images, out, sized, names=[names[at] for at in members])
         files.update(zip(members, made, strict=True))
     return [files[at] for at in range(len(cases))]
-
-
-def _without(mask: np.ndarray, ignored: int) -> np.ndarray:
-    return np.where(mask == ignored, 0, mask)
-
-
-def _labels(name: str, raw: RawCase, prediction: Path, source: DataSource) -> np.ndarray:
-    """Return the predicted labels, 0 where the mask says that pixels do not count."""
-    labels = read_mask(prediction, beside=raw.mask.shape)
-    if labels.shape != raw.mask.shape:
-        raise ValueError(
-            f"{prediction} has shape {labels.shape}, and the mask of {name} {raw.mask.shape}."
-        )
-    return labels if source.ignored is None else np.where(raw.mask == source.ignored, 0, labels)
 
 
 def _rows(
@@ -319,6 +290,15 @@ def _mean_text(values: Sequence[float]) -> str:
         return "-"
     text = f"{np.mean(defined):.3f}"
     return text if len(defined) == len(values) else f"{text} (in {len(defined)})"
+
+
+def draw_errors(scored: Scored, *, every: bool) -> None:
+    """Draw scored cases with their errors, every one or some, beside their scores."""
+    if drawing() is None:
+        print(NO_DRAWING)
+        return
+    most = len(scored.cases.indices) if every else NUM_PICTURES
+    scored.cases.draw(scored.rows, scored.path.parent / "errors", most=most)
 
 
 def as_json(scored: Scored) -> str:

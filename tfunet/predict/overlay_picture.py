@@ -58,7 +58,8 @@ def write_overlay(
     else:
         panels = [figures.Panel(*plane) for plane in _planes(image, labels)]
     longest = max(max(panel.mask.shape) for panel in panels)
-    view = max(WIDTH / len(panels), min(longest, MOST_PIXELS / len(panels)) / DOTS_PER_INCH)
+    num_views = len(panels) * (2 if figures.is_label_map([panel.mask for panel in panels]) else 1)
+    view = max(WIDTH / num_views, min(longest, MOST_PIXELS / len(panels)) / DOTS_PER_INCH)
     figure = figures.draw(
         panels, title=title, labels=names, in_pairs=False, view=view, in_colour=image.in_colour
     )

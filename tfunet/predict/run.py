@@ -368,7 +368,14 @@ def _run_job(
             labels = _cleaned(job, labels, cleaning)
         _finish(job, (labels, probabilities), network.num_classes, members[0].prepare.axes)
         if job.overlay is not None:
-            write_overlay(job.overlay, image, labels.rows, network.label_names(), title=job.name)
+            # On the image as it is stored, which says more than one that was resampled.
+            prepare = members[0].prepare
+            if prepare.target_pixel_size is None:
+                stored = image
+            else:
+                stored = replace(prepare, target_pixel_size=None).open(job.files)
+            rows = raster_of(labels, stored.shape, None).rows
+            write_overlay(job.overlay, stored, rows, network.label_names(), title=job.name)
         content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
         write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
     remove_files(work.path, WORK_FILES)

@@ -6,8 +6,9 @@ from typing import Any, final
 import keras
 
 from tfunet.backend import check_callbacks
+from tfunet.config.keras_names import name_of_callback, unknown
 from tfunet.config.monitors import with_mode
-from tfunet.config.refs import call, near_match, resolve
+from tfunet.config.refs import call, resolve
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.profiling import Profile
 from tfunet.training import checkpoint
@@ -115,19 +116,10 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def _class(table: Mapping[str, Any]) -> Any:
-    name = table.get("name")
-    if not isinstance(name, str):
-        raise ValueError(f"A callback needs a name, got {dict(table)}.")
+    name = name_of_callback(table)
     if ":" in name:
         return resolve("callback", name, {}, keras.callbacks.Callback)
-    if name == "BackupAndRestore":
-        raise ValueError(
-            "A run resumes by itself when it is started again. Leave BackupAndRestore out."
-        )
     known = [word for word in vars(keras.callbacks) if word[0].isupper()]
     if name not in known:
-        raise ValueError(
-            f"Unknown callback {name!r}.{near_match(name, known)} Known: {', '.join(known)}. For "
-            "your own, write 'package.module:Class'."
-        )
+        raise unknown("callback", name, known)
     return getattr(keras.callbacks, name)

@@ -127,7 +127,7 @@ class Trainer:
         data, network = self.data, self.network
         return Evaluation(
             backend=self.attempt.backend,
-            model=network.model,
+            forward=network.evaluate,
             loss=network.loss,
             pipeline=replace(
                 data.evaluation, validation=tuple(cases), tells_places=labels is not None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -58,6 +59,7 @@ class Evaluation:
     """Evaluates a model each time it is called; it is traced once.
 
     Args:
+        forward: Runs the model; see `Network.evaluate`.
         labels: Returns the predicted labels of an output and a batch that tells places; with it,
             an evaluation can also give the labels.
         whole_cases: Measures each case from its labels.
@@ -67,7 +69,7 @@ class Evaluation:
         self,
         *,
         backend: Backend,
-        model: keras.Model,
+        forward: Callable[..., dict[str, tf.Tensor]],
         loss: keras.Loss,
         pipeline: EvaluationPipeline,
         num_cases: int,
@@ -83,24 +85,43 @@ class Evaluation:
         self._scoring = scoring
         self._whole_cases = whole_cases
 
-        def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            batch = prepare(fed)
-            output = model(batch["image"], training=False)
-            truth = truth_of(batch)
-            losses = per_sample(loss, own_part(batch, truth), own_part(batch, output))
-            share = batch["valid"]
+        def scored(batch: dict[str, tf.Tensor], output: tf.Tensor) -> dict[str, tf.Tensor]:
+            truth, share = truth_of(batch), batch["valid"]
             if pipeline.grid is not None:
                 share *= own_pixels(batch, "float32") / math.prod(pipeline.grid.image)
-            results = {
+            found = {
                 "sums": scoring.sums(output, batch),
-                "case": batch["case"],
-                "loss": tf.reduce_sum(losses * share),
-                "windows": tf.reduce_sum(share),
+                "loss": per_sample(loss, own_part(batch, truth), own_part(batch, output)),
+                "share": share,
+                **{name: batch[name] for name in PLACES if name in batch},
             }
             if labels is not None:
-                predicted = tf.cast(labels(output, batch), tf.uint8)
-                results["labels"] = _filled(predicted, fed["mask"])
-                results |= {name: batch[name] for name in PLACES}
+                found["labels"] = tf.cast(labels(output, batch), tf.uint8)
+            return found
+
+        def nothing(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            """The same of windows that another stage scores: an empty core."""
+            rows = batch["valid"].shape
+            return {
+                "sums": tf.zeros((*rows, *scoring.shape), tf.float64),
+                "loss": tf.zeros(rows),
+                "share": tf.zeros(rows),
+                "labels": tf.zeros_like(batch["mask"]),
+                **{name: tf.zeros_like(batch[name]) for name in PLACES if name in batch},
+            }
+
+        def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            batch = prepare(fed)
+            found = forward(batch, scored, partial(nothing, batch))
+            results = {
+                "sums": found["sums"],
+                "case": batch["case"],
+                "loss": tf.reduce_sum(found["loss"] * found["share"]),
+                "windows": tf.reduce_sum(found["share"]),
+            }
+            if labels is not None:
+                results["labels"] = _filled(found["labels"], fed["mask"])
+                results |= {name: found[name] for name in PLACES}
             return results
 
         planned: Callable[..., Any] = replica_step

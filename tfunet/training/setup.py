@@ -313,8 +313,10 @@ def open_data(attempt: Attempt) -> RunData:
             cases=cases,
             validation=split.validation,
             halo=config.evaluation_halo,
-            # Tiles are too large to be worked on several at a time.
-            replica_batch=1 if tiles else config.replica_samples // config.accumulation,
+            # A tile is a micro-batch: tiles are too large to be worked on several at a time.
+            replica_batch=config.micro_batches
+            if tiles
+            else config.replica_samples // config.accumulation,
             num_replicas=config.num_replicas,
             split=config.split,
             stages=config.stages,
@@ -455,9 +457,19 @@ class Network:
 
     def own_part(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return what this device works on of a batch that it was fed; called on the device."""
-        if self.split is not None:
-            batch = own_part(batch, self.split.group(), self.split.bounds)
-        return batch if self.stages is None else self.stages.counted(batch)
+        if self.split is None:
+            return batch
+        return own_part(batch, self.split.group(), self.split.bounds)
+
+    def evaluate(
+        self, batch: dict[str, tf.Tensor], use: Callable[..., Any], others: Callable[[], Any]
+    ) -> Any:
+        """Return what `use(batch, output)` makes of a batch, or of each micro-batch one after the
+        other, and what `others` makes where another stage has the output. Called on the device.
+        """
+        if self.stages is not None:
+            return self.stages.evaluate(batch, use, others)
+        return use(batch, self.model(batch["image"], training=False))
 
 
 def build(attempt: Attempt, data: RunData) -> Network:

@@ -108,12 +108,11 @@ class StagedNetwork:
         """Return the model's output, without training, on all stages; called on the device."""
         return self.stage().predict(self._cast(images))
 
-    def counted(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return a batch of which only the last stage counts windows of an evaluation."""
-        if "valid" not in batch or self.stage().is_last:
-            return batch
-        names = ("core_start", "core_stop", "valid")
-        return {**batch, **{name: tf.zeros_like(batch[name]) for name in names}}
+    def evaluate(
+        self, batch: dict[str, tf.Tensor], use: Callable[..., Any], others: Callable[[], Any]
+    ) -> Any:
+        """Return what `OwnStage.evaluate` does; called on the device."""
+        return self.stage().evaluate({**batch, "image": self._cast(batch["image"])}, use, others)
 
     @property
     def shares_metrics(self) -> bool:
@@ -241,7 +240,9 @@ class StagedNetwork:
                 self._forecast_bytes = sum(sizes) + forecast_bytes([*logs.values()], sizes)
             return logs
         own = tf.stack([tf.cast(value, keras.config.floatx()) for value in logs.values()])
-        of_last = stage.of_last(own if stage.is_last else None, own.shape.as_list(), own.dtype)
+        of_last = stage.crossing.of_last(
+            own if stage.is_last else None, own.shape.as_list(), own.dtype
+        )
         return dict(zip(logs, tf.unstack(of_last), strict=True))
 
     def _clipped(

@@ -19,6 +19,7 @@ from tfunet.timing.stamps import Note, timed
 from tfunet.training.setup import Attempt, Network, RunData
 from tfunet.training.staged_tiles import StagedTiles
 from tfunet.training.tile_step import TileStep, TileWork, WholeNetwork
+from tfunet.training.train_step import check_logs
 
 Step = Callable[[Any], dict[str, Any]]
 
@@ -139,12 +140,7 @@ def make_step(
         with nullcontext() if split is None else split.traced_step():
             for index in range(averaging.accumulation):
                 logs = model.train_step((batch["image"][index], batch["truth"][index]))
-        if "loss" not in logs:
-            raise ValueError(
-                "The model's train_step must return a dict with 'loss', got "
-                f"{sorted(logs)}. Return {{metric.name: metric.result() for metric in "
-                "self.metrics} as Keras does."
-            )
+        check_logs(logs)
         if split is not None and not split.loss_calls:
             raise ValueError(
                 "The model's train_step does not call the compiled loss, so it would compute a "

@@ -1,9 +1,11 @@
 """What a train_step of the user's own applies and uses: found before the first step."""
 
 import contextlib
+import inspect
 import threading
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend
+from tfunet.config.own_code import OURS, explain
 from tfunet.learning.averaging import instead_of_apply, none_made
 
 MADE_IN_STEP = (
@@ -86,7 +89,8 @@ def look_at_step(
     applied = _Applied()
 
     def replica_step() -> tf.Tensor:
-        model.train_step((tf.zeros(image), tf.zeros((image[0], *truth.shape), truth.dtype)))
+        batch = tf.zeros(image), tf.zeros((image[0], *truth.shape), truth.dtype)
+        check_logs(model.train_step(batch))
         return tf.zeros(())
 
     @tf.function(autograph=False)
@@ -102,6 +106,9 @@ def look_at_step(
         graph = step.get_concrete_function().graph
     except Exception as error:
         if not unbuilt or num_replicas == 1 or isinstance(error, ValueError):
+            if _is_of_users(error):
+                file = inspect.getsourcefile(type(model)) or ""
+                explain(error, "The model's train_step cannot be traced: it raised", file)
             raise
         raise ValueError(
             f"The model's train_step cannot be traced on {num_replicas} replicas. Its layers "
@@ -135,6 +142,29 @@ def look_at_step(
         Plain(_whole(variable)) for variable in _in_order_of_use(graph) if held.add(variable)
     ]
     return Used(optimizers=optimizers, trained=trained, others=others)
+
+
+def check_logs(logs: Any) -> None:
+    """Raise ValueError for what a train_step must not return."""
+    advice = "Return {metric.name: metric.result() for metric in self.metrics} as Keras does."
+    if not isinstance(logs, Mapping) or "loss" not in logs:
+        got = sorted(logs) if isinstance(logs, Mapping) else type(logs).__name__
+        raise ValueError(
+            f"The model's train_step must return a dict with 'loss', got {got}. {advice}"
+        )
+    for name, value in logs.items():
+        if value is None or isinstance(value, str):
+            raise ValueError(
+                f"The model's train_step returns {name!r}: {value!r:.80}, which is no number. "
+                f"{advice}"
+            )
+
+
+def _is_of_users(error: BaseException) -> bool:
+    """Whether neither tfunet nor a backend raised an error: those say what to do."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    module = frames[-1].f_globals.get("__name__", "") if frames else ""
+    return module.partition(".")[0] not in OURS
 
 
 @final

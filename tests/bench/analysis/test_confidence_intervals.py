@@ -8,6 +8,7 @@ from tfunet.bench.analysis.confidence_intervals import (
     difference,
     efficiency,
     holm,
+    mean,
     ratio,
     speed_verdict,
     spread,
@@ -182,3 +183,13 @@ def test_a_difference_of_20_percent_is_found_in_3_repeats():
         bottom = drift * np.exp(dice.normal(0, 0.02, 3))
         detected += verdict(ratio(repeats(top), repeats(bottom))) == "faster"
     assert detected > 160
+
+
+def test_an_interval_is_cut_at_what_is_possible():
+    estimate = mean(repeats([0.0, 0.1, 0.9]))
+    cut = estimate.within(0, 1)
+    assert (estimate.low < 0, estimate.high > 1) == (True, True)
+    assert (cut.low, cut.high, cut.value) == (0, 1, estimate.value)
+    assert cut.p_value() == estimate.p_value()
+    assert mean(repeats([0.5, 0.6, 0.5])).within(0, 1) == mean(repeats([0.5, 0.6, 0.5]))
+    assert math.isnan(mean(repeats([0.5])).within(0, 1).low)

@@ -63,6 +63,7 @@ def harness(tmp_path):
 
 def test_trials_run_once_in_the_order_of_the_plan(harness):
     assert harness.run() == 0
+    assert "First a fixed computation is timed" in harness.lines[0]
     plan = json.loads((harness.folder / "plan.json").read_text())
     assert harness.started == [trial["id"] for trial in plan["trials"]]
     assert set(harness.states().values()) == {"done"}
@@ -71,6 +72,7 @@ def test_trials_run_once_in_the_order_of_the_plan(harness):
     assert harness.run() == 0
     assert harness.started == []
     assert "0 of 4 trials to run" in harness.lines[0]
+    assert "timed" not in harness.lines[0]
 
 
 def test_a_line_a_trial_says_how_it_went_and_how_long_it_will_take(harness):

@@ -59,6 +59,12 @@ def test_a_verdict_from_a_machine_that_is_not_quiet_carries_the_doubt(
     assert verdict in answer(summary)
     assert answer(summary).startswith("Not to be relied on") == bool(doubt)
     assert doubt in answer(summary)
+    # So do the findings on speed, but not those on scores.
+    found = findings(summary, [])
+    assert {"Speed", "Scaling", "Scores"} <= set(found)
+    for heading, sentences in found.items():
+        is_doubtful = sentences[0].startswith("Not to be relied on")
+        assert is_doubtful == (bool(doubt) and heading != "Scores")
     # The doubts below have the same thresholds.
     assert any("The machine" in sentence for sentence in doubts(summary)) == bool(doubt)
 
@@ -145,6 +151,12 @@ def test_folds_are_repeats_of_one_configuration(tmp_path):
         r"Folds are repeats",
         one,
     )
+    for run in (tmp_path / "one").glob("*/result.json"):
+        result = json.loads(run.read_text())
+        result["dice"] = dict.fromkeys(result["dice"], 0.99 if "f0" in run.parent.name else 0.5)
+        run.write_text(json.dumps(result))
+    # No Dice is above 1.
+    assert "to 1.000)" in answer(summarise(read_sweep(tmp_path / "one")))
     part = said(tmp_path / "part", grid=grid, repeats=1, base=base, write=lambda t: t.config.fold)
     assert "over 3 of 4 folds" in part
     several = said(

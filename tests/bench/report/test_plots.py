@@ -68,6 +68,22 @@ def test_figures_name_backends_regions_and_axes(drawings):
     assert "horovod x2" in texts(drawings["throughput"])
 
 
+def test_panels_of_many_classes_stand_in_rows(tmp_path, recwarn):
+    grid = {"backend": ["single"], "num_replicas": [1]}
+    regions = tuple(f"pedestrian {number}" for number in range(11))
+    write_sweep(tmp_path, make_study(repeats=1, grid=grid), regions=regions)
+    drawn = {drawing.name: drawing for drawing in draw_all(summarise(read_sweep(tmp_path)))}
+    assert not [str(warned.message) for warned in recwarn if "collapsed" in str(warned.message)]
+    for name, num_panels in (("cases", 11), ("scores", 22)):
+        root = ElementTree.fromstring(drawn[name].svg)
+        titles = [
+            element for element in root.iter(f"{SVG}text") if "pedestrian" in (element.text or "")
+        ]
+        assert len(titles) == num_panels
+        rows = {round(float(element.get("y")) / 10) for element in titles}
+        assert len(rows) >= num_panels / 4
+
+
 def test_every_backend_has_a_colour_and_a_marker_of_its_own():
     assert len({colour for colour, _ in STYLES.values()}) == len(STYLES)
     assert len({marker for _, marker in STYLES.values()}) == len(STYLES)

@@ -173,8 +173,8 @@ def test_samples_in_parts_reach_the_scores_of_whole_ones(study):
 )
 def test_the_page_on_parts_has_what_its_studies_found(study, heading):
     page = (ROOT / "docs/spatial-parallelism.md").read_text()
-    (found,) = findings(summarise(read_sweep(REFERENCE / study)))[heading]
-    assert f"> {found}" in page
+    found = findings(summarise(read_sweep(REFERENCE / study)))[heading]
+    assert "\n".join(f"> {sentence}" for sentence in found) in page
 
 
 @pytest.mark.parametrize("study", ["tournament-sem", "tournament-hippocampus"])

@@ -259,8 +259,15 @@ def test_one_run_alone_has_a_report(tmp_path):
     assert re.search(rf"Answer: {trial.id} has a mean Dice of 0\.\d+ \(\w+\).* over \d+ val", said)
     # The worst case first.
     assert said.startswith("case ")
-    dice = [float(line.split()[1]) for line in said.split("\n\n")[0].splitlines()[1:]]
+    *rows, rest = said.split("\n\n")[0].splitlines()[1:]
+    dice = [float(line.split()[1]) for line in rows]
     assert dice == sorted(dice)
+    # Of many cases the worst are printed, and the pages fold them.
+    assert len(rows) == 10
+    assert rest.startswith("These are the worst 10 of 12 validation cases.")
+    assert "<details>\n<summary>Dice of 12 validation cases, the worst first</summary>" in page
+    assert text.count("| case1") + text.count("| case0") == 12
+    assert "<details><summary>Dice of 12 validation cases" in text
     assert Page(page).open == []
 
 

@@ -34,6 +34,8 @@ def refused(**table):
         ({"data_options": {"size": "big"}}, "data_options.size must be a whole number, got 'big'"),
         ({"data": "folder", "data_options": {"root": "nowhere", **PATTERNS}}, "nowhere"),
         ({"data": "cels"}, "Did you mean 'cells'"),
+        ({"loss": "dic"}, "Did you mean 'dice'"),
+        ({"callbacks": [{"name": "EarlyStoping"}]}, "Did you mean 'EarlyStopping'"),
         ({"model_options": {"filtrs": 8}}, "no option 'filtrs'"),
         ({"model": "unett"}, "Did you mean 'unet'"),
         ({"optimizer_options": {"weight_decay": "a"}}, "weight_decay must be a number, got 'a'"),
@@ -269,3 +271,21 @@ def test_an_export_checks_no_trial_that_is_done(tmp_path, monkeypatch):
     assert run(study, tmp_path, noise=dict) == exit_codes.OK
     monkeypatch.setattr(early_checks, "open_source", None)
     assert export_sweep(study, tmp_path, refuses=True).is_file()
+
+
+def test_a_study_takes_descriptions_of_data_sets(tmp_path):
+    files = []
+    for size in (32, 48):
+        files.append(str(tmp_path / f"{size}.toml"))
+        (tmp_path / f"{size}.toml").write_text(f'data = "cells"\nnum_cases = 9\nsize = {size}\n')
+    base = {"global_batch": 2, "data_options": {"noise": 0.5}}
+    skip = [{"when": {"data": files[1]}, "reason": "large"}]
+    assert refused(base=base, grid={"data": files}) == []
+    plan = plan_trials(study_from_dict({"base": base, "grid": {"data": files}, "skip": skip}), 8)
+    (trial,) = plan.trials
+    assert [skipped.reason for skipped in plan.skipped] == ["large"]
+    assert trial.config.data == "cells"
+    assert trial.config.data_options == {"num_cases": 9, "size": 32, "noise": 0.5}
+    base["data_options"]["nois"] = 1
+    (refusal,) = refused(base={**base, "data": files[0]})
+    assert "no option 'nois'" in refusal.reason

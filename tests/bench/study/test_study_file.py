@@ -129,6 +129,7 @@ def test_a_file_that_is_no_configuration_is_refused(file, text, message, tmp_pat
             "has 141600 trials .3540 cells",
         ),
         ({"name": "../elsewhere"}, "name must be the name of a folder"),
+        ({"name": "x" * 201}, "name must have at most 200 bytes"),
         ({"base": {"epochs": 1}, "grid": {"epochs": [1, 2]}}, r"epochs is in \[grid\] and in"),
         ({"case": [{"elastic": True}]}, "elastic cannot be set in a study"),
         ({"grid": {"epochs": [1]}, "case": [{"epochs": 2}]}, r"and in \[\[case\]\]"),

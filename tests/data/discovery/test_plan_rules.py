@@ -194,9 +194,12 @@ def test_no_flips_along_an_axis_that_tells_classes_apart():
     assert value == [1]
     assert "classes 1 class1 and 2 class2 along axis 0" in reason
     config = from_dict({"augmentation": {name: value for name, (value, _) in augmentation.items()}})
-    assert config.augmentation["rotation"] == {"range": 180, "probability": 0.2}
+    # Half a turn reverses that order, too.
+    assert config.augmentation["rotation"] == {"range": 15, "probability": 0.2}
+    assert "half a turn reverses the order" in augmentation["rotation"][1]
     whole = [mask > 0 for mask in masks]
     alone = plan_rules.augmentation((24, 48), found_in([mask * 1.0 for mask in whole], whole))
     assert (alone["flips"][0], alone["rotation"][0]["range"]) == (True, 15)
+    assert plan_rules.augmentation((24, 24), found_in(whole, whole))["rotation"][0]["range"] == 180
     flat = plan_rules.augmentation((8, 64, 64), found)
     assert flat["rotation"][0]["axes"] == [1, 2]

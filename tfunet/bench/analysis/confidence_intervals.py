@@ -64,6 +64,11 @@ class Estimate:
         """Whether there are enough repeats for an interval, and so for a verdict."""
         return not math.isnan(self.error)
 
+    def within(self, least: float, most: float) -> "Estimate":
+        """Return the estimate with its interval cut at the ends of what is possible."""
+        low, high = (min(max(end, least), most) for end in (self.low, self.high))
+        return replace(self, low=low, high=high) if self.has_interval else self
+
     def p_value(self, slack: float = 0.0) -> float:
         """Return the two-sided probability that chance alone is this far beyond `slack`.
 

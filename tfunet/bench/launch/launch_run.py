@@ -13,6 +13,7 @@ from tfunet.bench.launch.processes_to_start import fewer, plan_processes
 from tfunet.bench.launch.supervisor import Outcome, Supervisor
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import usable_cores
+from tfunet.machine.doctor import check_installed
 from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.record import RunFolder
 
@@ -35,12 +36,13 @@ def launch(
     of a process.
 
     Before any process is started, ValueError says that the run is impossible (too many replicas; a
-    folder in use, finished, or of other settings) and
+    backend that is not installed; a folder in use, finished, or of other settings) and
     WriteError that files cannot be written. Afterwards the Outcome tells. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run. If it has taken a step, and is no trial of a sweep, it
     is saved after the step that it is in. A second signal ends it at once. Processes have
     `grace_seconds` to end. In other threads, signals are left to the caller.
     """
+    check_installed(config.backend)
     plans = plan_processes(config, usable_cores())
     if config.elastic and len(plans) == 1:
         raise ValueError(

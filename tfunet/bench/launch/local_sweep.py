@@ -44,6 +44,10 @@ GRACE_SECONDS = 20.0
 TICK_SECONDS = 0.2
 # Hopeless trials are judged anew: other trials may have changed.
 NOT_DONE = ("waiting", "interrupted", "failed", "hopeless")
+FIRST = (
+    "First a fixed computation is timed, to see how steady this machine is. A trial loads "
+    "TensorFlow, trains, and has a line here once it has ended."
+)
 
 
 def train_command(folder: Path) -> list[str]:
@@ -114,7 +118,8 @@ def run_sweep(
             from tfunet.bench.study.refusals import refusals, refuse
 
             refuse(refusals(planned, [trial.id for trial in todo]))
-        say(f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}.")
+        begin = f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}."
+        say(f"{begin}\n{FIRST}\nTo watch: tfunet sweep watch {root}" if todo else begin)
         if todo:
             note_noise(root, "before", noise)
             _run_trials(todo, sweep, root, study.hopeless, command, noted, say)

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, final
 
 from tfunet import exit_codes
+from tfunet.arguments import of_study
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.epoch_watch import EpochWatch
 from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
@@ -210,7 +211,7 @@ class _Hunt:
     def _planned(self, trial: Any, number: int) -> _Asked:
         """Add a trial of Optuna to plan.json; ValueError if its settings are impossible."""
         values = {key: self._value(key, value) for key, value in trial.params.items()}
-        config = RunConfig(**nested({**self._study.base, **values}))
+        config = of_study(nested({**self._study.base, **values}))
         if reason := impossible(config, len(usable_cores())):
             raise ValueError(reason)
         settings = {"backend": config.backend, "num_replicas": config.num_replicas, **values}

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from tfunet.bench.report.plot_style import WIDTH, make_panels
 from tfunet.bench.report.plots import Drawing, drawn
 from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
-from tfunet.data.error_figure import DIFFERENCES, errors
+from tfunet.data.error_figure import BY_LABEL, FEW_LABELS, errors, grey, legend_handles
 from tfunet.data.image_files import read_mask
-from tfunet.data.overlay_figure import add_legend, colour_of, draw_pixels, overlay
+from tfunet.data.overlay_figure import add_legend, draw_pixels, is_label_map, overlay
 from tfunet.data.shown_planes import brightness, shown_channels
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.atomic import write_atomic
@@ -141,15 +140,22 @@ def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
     # The SVG holds images as pixels: enough of them to look closely.
     figure.set_dpi(150)
     low, high = brightness([pixels], in_colour=case.in_colour)
-    titles = (f"image{where}", "manual mask", "prediction", "where they differ")
-    layers = (None, overlay(mask), overlay(predicted), errors(mask, predicted))
+    filled, by_label = is_label_map([mask]), len(case.labels) > FEW_LABELS
+    differ = BY_LABEL if by_label else "where they differ"
+    titles = (f"image{where}", "manual mask", "prediction", differ)
+    layers = (
+        None,
+        overlay(mask, filled=filled),
+        overlay(predicted, filled=filled),
+        errors(mask, predicted, by_label=by_label),
+    )
     for axes, title, layer in zip(panels, titles, layers, strict=True):
-        draw_pixels(axes, pixels, low, high)
+        draw_pixels(axes, grey(pixels) if axes is panels[-1] and by_label else pixels, low, high)
         if layer is not None:
             axes.imshow(layer, interpolation="nearest")
         axes.set_title(title)
         axes.set_axis_off()
-    handles = [Patch(color=colour_of(label), label=name) for label, name in case.labels.items()]
-    handles += [Patch(color=colour, label=name) for name, colour in DIFFERENCES.values()]
-    add_legend(figure, handles, loc="outside lower left", ncols=5)
+    add_legend(
+        figure, legend_handles(case.labels, filled=filled), loc="outside lower left", ncols=5
+    )
     return figure

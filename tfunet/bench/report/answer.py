@@ -112,7 +112,7 @@ def _cross_validation(summary: Summary) -> str:
             dice = by_repeat(cell.trials, lambda result: result.mean_dice)
             if cell.num_folds < 2 or not dice:
                 continue
-            estimate, done = mean(dice), num_folds(cell.done)
+            estimate, done = mean(dice).within(0, 1), num_folds(cell.done)
             interval = (
                 f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})"
                 if estimate.has_interval
@@ -150,7 +150,7 @@ def _settings(summary: Summary) -> str:
     ahead = {name: difference(dice[first], dice[name]) for name in others}
     if not all(by.has_interval for by in ahead.values()):
         return f"{begin}; whether by chance is known with {MIN_INTERVAL} or more repeats."
-    next_ = ahead[others[0]]
+    next_ = ahead[others[0]].within(-1, 1)
     begin += (
         f", {next_.value:.3f} (95 % interval {next_.low:+.3f} to {next_.high:+.3f}) above the next"
     )

@@ -26,6 +26,7 @@ SAME_DICE = 0.0005
 MOST_IN_TIME = 4
 
 Targets = Sequence[tuple[Family, DiceTarget]]
+UNSTEADY = "Not to be relied on, because the machine was not quiet. Measured was:"
 
 
 def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
@@ -33,6 +34,8 @@ def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
 
     `targets` are the families with the Dice whose cost is told.
     """
+    # As the answer says, with the numbers.
+    caution = [UNSTEADY] if any(unsteadiness(summary.sweep.noise)) else []
     parts = {
         "Speed": _comparisons,
         "Scaling": _speed_ups,
@@ -44,13 +47,13 @@ def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
         for family in summary.families:
             title = f"{heading} with {family.title}" if family.title else heading
             if lines := list(sentences(family)):
-                by_heading[title] = lines
+                by_heading[title] = lines if heading == "Scores" else [*caution, *lines]
     for family, target in targets:
         title = f"Time to a score with {family.title}" if family.title else "Time to a score"
         if lines := list(_time_to_score(family, target)):
-            by_heading[title] = lines
+            by_heading[title] = [*caution, *lines]
     if lines := list(_volumes(summary)):
-        by_heading["Weak scaling in space"] = lines
+        by_heading["Weak scaling in space"] = [*caution, *lines]
     return by_heading
 
 
@@ -210,6 +213,7 @@ def _dice_difference(cell: Cell) -> str:
     estimate = cell.dice_difference
     if estimate is None:
         return cell.label
+    estimate = estimate.within(-1, 1)
     return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)}{p_text(cell.dice_p)})"
 
 

@@ -3,6 +3,7 @@
 from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.report.number_text import plain_text
 from tfunet.bench.report.tables import family_heading
 from tfunet.process.terminal import counted
 
@@ -11,6 +12,8 @@ OF_SEVERAL_RUNS = (
     *("repeats", "speed-up", "efficiency", "serial share", "device-hours a run", "device-hours"),
     "reached",
 )
+# So many cases, the worst ones, are printed.
+MOST_PRINTED = 10
 # Columns that name a row among others.
 NAMES = ("backend", "replicas")
 
@@ -38,6 +41,17 @@ def case_rows(summary: Summary) -> list[dict[str, str]]:
         {"case": case, **{f"Dice {region}": f"{dice:.3f}" for region, dice in cases[case].items()}}
         for case in ranked
     ]
+
+
+def worst_cases(rows: list[dict[str, str]]) -> list[str]:
+    """Return the first rows of `case_rows` as lines for a terminal, and where the others are."""
+    lines = plain_text(rows[:MOST_PRINTED])
+    if len(rows) > MOST_PRINTED:
+        lines.append(
+            f"These are the worst {MOST_PRINTED} of {len(rows)} validation cases. The report and "
+            "cases.csv have all."
+        )
+    return lines
 
 
 def lone_answer(run: TrialRecord) -> str:

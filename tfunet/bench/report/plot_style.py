@@ -27,6 +27,9 @@ OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
 BESIDE = 2**0.035
 # A box is drawn for so many values or more.
 FEWEST_OF_BOX = 10
+# Panels beside each other, and inches of a letter of their titles.
+MOST_COLUMNS = 4
+TITLE_LETTER = 0.1
 WIDTH = 9.0  # Inches: the size on a page of 900 pixels.
 RC = {
     "font.family": "sans-serif",
@@ -85,6 +88,25 @@ def make_panels(rows: int, columns: int, height: float, **options: Any) -> tuple
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
 
 
+def make_grid(
+    titles: Sequence[str], row_height: float, *, most: int = MOST_COLUMNS, **options: Any
+) -> tuple[Figure, list[list[Any]]]:
+    """Return a figure with a panel under each title, and the axes of each row.
+
+    A row has at most `most` panels, and fewer where titles are long.
+    """
+    longest = max(map(len, titles))
+    columns = max(1, min(len(titles), most, int(WIDTH / (TITLE_LETTER * longest + 0.5))))
+    rows = -(-len(titles) // columns)
+    figure, panels = make_panels(rows, columns, row_height * rows, **options)
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title)
+    for axes in panels[len(titles) :]:
+        axes.remove()
+    del panels[len(titles) :]
+    return figure, [panels[first : first + columns] for first in range(0, len(panels), columns)]
+
+
 def repeat_dots(
     axes: Any,
     x: Sequence[float],
@@ -132,12 +154,12 @@ def bars_height(num_cells: int) -> float:
     return 0.9 + 0.34 * num_cells
 
 
-def name_rows(axes: Any, cells: Sequence[Cell]) -> None:
+def name_rows(axes: Any, cells: Sequence[Cell], num_ticks: int = 7) -> None:
     """Label a row for each cell, the first one on top."""
     axes.set_yticks(range(len(cells)), [cell.label for cell in cells])
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, min_n_ticks=3))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=num_ticks, min_n_ticks=3))
 
 
 def legend_above(figure: Figure, *panels: Any) -> None:

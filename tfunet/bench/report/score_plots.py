@@ -16,6 +16,8 @@ from tfunet.bench.report import plot_style
 
 MAX_COUNTS = 4
 MAX_POINTS = 300
+# Of fewer regions, panels are larger.
+FEW_REGIONS = 4
 
 
 def loss_curves(family: Family, styles: plot_style.Styles) -> Figure | None:
@@ -93,15 +95,16 @@ def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | No
     regions = _regions(family)
     if not regions:
         return None
-    # One region: its two scores side by side. Several regions: a column for each.
-    rows, columns = (1, 2) if len(regions) == 1 else (2, len(regions))
-    figure, panels = plot_style.make_panels(rows, columns, 0.6 + 2.6 * rows)
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
-    places = [(score, region) for score in ("Dice", "IoU") for region in regions]
+    places = [(score, region) for region in regions for score in ("Dice", "IoU")]
+    titles = [f"{score}, {region}" for score, region in places]
+    figure, rows = plot_style.make_grid(titles, 2.9, most=2 if len(regions) < FEW_REGIONS else 4)
+    panels = [axes for row in rows for axes in row]
     for axes, (score, region) in zip(panels, places, strict=True):
         _score_panel(axes, family, region, score, styles)
-        axes.set(title=f"{score}, {region}", ylabel="mean over cases")
         plot_style.replica_axis(axes, counts, "replicas")
+    for row in rows:
+        row[0].set_ylabel("mean over cases")
     plot_style.legend_above(figure, panels[0])
     return figure
 
@@ -170,13 +173,13 @@ def _boxes(
     values = {region: [values_of(cell, region) for cell in cells] for region in regions}
     if not any(len(row) for rows in values.values() for row in rows):
         return None
-    figure, panels = plot_style.make_panels(
-        1, len(regions), plot_style.bars_height(len(cells)) + 0.3, sharey=True
-    )
+    row_height = plot_style.bars_height(len(cells)) + 0.3
+    figure, rows = plot_style.make_grid(regions, row_height, sharey=True)
+    panels = [axes for row in rows for axes in row]
     for axes, region in zip(panels, regions, strict=True):
         plot_style.draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
-        axes.set(title=region, xlabel=label)
-    plot_style.name_rows(panels[0], cells)
+        axes.set_xlabel(label)
+        plot_style.name_rows(axes, cells, 7 if len(rows[0]) < 3 else 4)
     return figure
 
 

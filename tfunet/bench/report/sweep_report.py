@@ -28,7 +28,7 @@ from tfunet.bench.report.ensemble_section import (
     values_text,
 )
 from tfunet.bench.report.findings import Targets, doubts, findings
-from tfunet.bench.report.lone_run import case_rows, heading, shown_rows
+from tfunet.bench.report.lone_run import MOST_PRINTED, case_rows, heading, shown_rows, worst_cases
 from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
@@ -138,7 +138,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     blocks = []
     targets = _read_targets(summary, target_dice)
     if cases := case_rows(summary):
-        blocks.append("\n".join(plain_text(cases)))
+        blocks.append("\n".join(worst_cases(cases)))
     for family, target in targets:
         above = list(filter(None, [heading(summary, family)]))
         rows = plain_text(shown_rows(summary, summary_rows(family)))
@@ -265,6 +265,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
     return {
         "is_lone": summary.lone_run is not None,
         "cases": case_rows(summary),
+        "most_printed": MOST_PRINTED,
         "name": sweep.name,
         "num_trials": len(sweep.trials),
         "num_done": done,

@@ -18,6 +18,7 @@ from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report import number_text as texts
 from tfunet.config.amount import GIB
+from tfunet.config.case_metrics import NO_SHARES
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
 
@@ -87,7 +88,9 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                 values = by_repeat(cell, metric, region)
                 if not values:
                     continue
+                has_share = metric not in NO_SHARES
                 estimate = mean(values)
+                estimate = estimate.within(0, 1) if has_share else estimate
                 has_interval = has_interval or estimate.has_interval
                 row = {
                     **_names(cell),
@@ -96,10 +99,12 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                     "mean (95 % interval)": texts.precise_estimate_text(estimate),
                 }
                 if has_baseline and baseline is not None:
+                    by = (
+                        None if cell is baseline or not reference else difference(values, reference)
+                    )
+                    by = by.within(-1, 1) if by is not None and has_share else by
                     row[f"difference from {baseline.label} (95 % interval)"] = (
-                        texts.NONE
-                        if cell is baseline or not reference
-                        else texts.precise_estimate_text(difference(values, reference), sign="+")
+                        texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
                     )
                 rows.append(row)
     return rows if has_interval or has_folds else []

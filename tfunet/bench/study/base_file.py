@@ -6,6 +6,7 @@ from typing import Any
 
 from tfunet.arguments import read_table
 from tfunet.config.keys import flat
+from tfunet.files.home import expand_home
 
 # Keys that say the same in other ways: one of a study replaces those of the file.
 ALTERNATIVES = (
@@ -23,7 +24,7 @@ def file_of_base(base: Any) -> Path | None:
         raise ValueError(
             f"file in [base] must be the path of a run's configuration, got {base['file']!r}."
         )
-    return Path(base["file"]).expanduser()
+    return expand_home(base["file"])
 
 
 def settings_beside(file: Path, own: Collection[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast, final
 
-from tfunet.arguments import check_names
+from tfunet.arguments import check_names, of_study
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import value_toml
 from tfunet.bench.study.trial_plan import StudyPlan, Trial
@@ -108,7 +108,7 @@ def search_refusals(study: Study) -> list[Refusal]:
     for place in (0, -1):
         values = {key: entry.ends()[place] for key, entry in study.space.items()}
         try:
-            configs[describe(values)] = RunConfig(**nested({**study.base, **values}))
+            configs[describe(values)] = of_study(nested({**study.base, **values}))
         except ValueError:
             return []
     refused = _by_reason(configs)

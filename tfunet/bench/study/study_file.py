@@ -27,6 +27,7 @@ from tfunet.files.printable import is_printable
 from tfunet.files.typed import parse_toml, toml_text
 
 MOST_TRIALS = 100_000
+MOST_NAME = 200  # A file system takes 255, and files beside the folder have longer names.
 TOP = (
     *("name", "repeats", "seed", "base", "grid", "case", "samples", "search"),
     *("skip", "hopeless", "slurm", "tournament"),
@@ -99,6 +100,11 @@ class Study:
                     "Give it [base] and [search.space]."
                 )
         is_name = bool(self.name) and not set(self.name) & set("/\\") and self.name[0] != "."
+        if len(self.name.encode(errors="replace")) > MOST_NAME:
+            raise ValueError(
+                f"name must have at most {MOST_NAME} bytes, as the name of a folder, got "
+                f"{self.name[:20]!r} and so on."
+            )
         if not is_name or not is_printable(self.name):
             raise ValueError(
                 "name must be the name of a folder, without / and control characters, got "

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tfunet.arguments import of_study
 from tfunet.backend import check_shares, facts_of, num_processes
 from tfunet.bench.study.study_file import SkipRule, Study
 from tfunet.config.keys import defaults, flat, nested, show
@@ -174,6 +175,7 @@ def _cells(study: Study, num_cores: float) -> tuple[list[_Cell], list[Skipped], 
         values = nested({**study.base, **given})
         config, reason = _build(values)
         lookup = flat(vars(config) if config else {**defaults(), **values})
+        lookup["data"] = values.get("data", lookup["data"])  # A rule says what the study says.
         rules = [number for number, rule in enumerate(study.skips) if _matches(rule, lookup)]
         used_rules.update(rules)
         if config is not None:
@@ -192,7 +194,7 @@ def _cells(study: Study, num_cores: float) -> tuple[list[_Cell], list[Skipped], 
 
 def _build(values: Mapping[str, Any]) -> tuple[RunConfig | None, str | None]:
     try:
-        return RunConfig(**values), None
+        return of_study(values), None
     except ValueError as error:
         return None, _too_many_replicas(values) or str(error).rstrip(".")
 

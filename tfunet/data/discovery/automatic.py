@@ -17,6 +17,7 @@ from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.run_file import RunFile
 from tfunet.data.doubts import sizes_in_words
 from tfunet.data.source import DataSource
+from tfunet.files.home import expand_home
 from tfunet.files.typed import read_json
 from tfunet.models.unet_flops import step_flops
 
@@ -121,10 +122,11 @@ class Settings:
             per_case,
             f"So that validation cases are scored about {EVALUATIONS} times.",
         )
-        keys["foreground_share"] = (
-            plan_rules.FOREGROUND_SHARE,
-            "A third of the patches are centred on a foreground voxel (nnU-Net).",
-        )
+        if self.run.source.has_background:
+            keys["foreground_share"] = (
+                plan_rules.FOREGROUND_SHARE,
+                "A third of the patches are centred on a foreground voxel (nnU-Net).",
+            )
         if (self.shapes > np.array(patch)).any():
             keys["evaluation_halo"] = (
                 min(patch) // 8,
@@ -217,7 +219,7 @@ class Settings:
 
 
 def _channel_names(run: RunFile) -> tuple[str, ...]:
-    root = Path(str(run.options["root"][0])).expanduser()
+    root = expand_home(str(run.options["root"][0]))
     described: Mapping[str, Any] = read_json(root / "dataset.json", dict[str, Any]) or {}
     names = described.get("channel_names") or described.get("modality") or {}
     return tuple(map(str, names.values())) if isinstance(names, Mapping) else ()

@@ -41,6 +41,9 @@ AIR = -900
 # Ours: brightness counts if normalising takes away more than this of what it tells (0 to 1), in at
 # least so many cases.
 WORTH, LEAST_CASES = 0.1, 8
+# nnU-Net: degrees of rotation in a plane; the smaller ones where the patch is long. Ours: also
+# where classes lie in one order along an axis.
+ANY_TURN, SMALL_TURN = 180, 15
 # Ours: classes lie in one order along an axis if they do so in this share of as many cases.
 SAME_ORDER, LEAST_ORDERED = 0.95, 10
 
@@ -215,17 +218,22 @@ def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned
     turn = "A fifth of the samples, by up to 30 degrees in volumes (nnU-Net)."
     scaled: dict[str, Any] = {"range": [0.7, 1.4], "probability": 0.2}
     if rank == 2:
-        degrees = 15 if ratio > 1.5 else 180
-        turned["range"] = degrees
+        turned["range"] = SMALL_TURN if ratio > 1.5 else ANY_TURN
         turn = (
-            f"A fifth of the samples, by up to {degrees} degrees: 180, or 15 where the patch is "
-            "long (nnU-Net)."
+            "A fifth of the samples, by up to 180 degrees, or 15 where the patch is long (nnU-Net)."
         )
     elif ratio > ANISOTROPIC:
         plane = sorted(np.argsort(patch)[-2:].tolist())
-        turned |= {"range": 180, "axes": plane}
+        turned |= {"range": ANY_TURN, "axes": plane}
         scaled["axes"] = plane
         turn = "In the planes only, since the patch is flat (nnU-Net)."
+    free = range(rank) if mirrored is True else mirrored or ()
+    if turned["range"] == ANY_TURN and not set(turned.get("axes", range(rank))) <= set(free):
+        turned["range"] = SMALL_TURN
+        turn += (
+            f" But by up to {SMALL_TURN} degrees only: half a turn reverses the order of classes "
+            "just as the flips that are left out would. nnU-Net has no such rule."
+        )
     return {
         "flips": (mirrored, f"Mirrored along the axes (nnU-Net).{why}"),
         "rotation": (turned, turn),

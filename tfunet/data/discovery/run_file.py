@@ -24,6 +24,7 @@ from tfunet.data.layouts.case_files import match_files
 from tfunet.data.layouts.case_table import read_table
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource, open_source
+from tfunet.files.home import expand_home
 from tfunet.files.typed import read_json
 from tfunet.process.terminal import counted
 
@@ -158,7 +159,7 @@ def describe_data(
 
 def check_folder(root: str) -> Path:
     """Return the folder of the data; raise ValueError if it is none."""
-    folder = Path(root).expanduser()
+    folder = expand_home(root)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")

@@ -162,6 +162,7 @@ def open_files(
         regions=region_labels,
         # nnU-Net names only regions, and its classes are numbers.
         class_names=() if all(map(str.isdigit, labels.names)) else labels.names,
+        has_background=labels.has_background,
         patch=_patch(patch, [case.shape for case in cases]),
         fingerprint=_fingerprint(root, [case.files for case in cases], settings),
         read=reader.read,

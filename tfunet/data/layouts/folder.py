@@ -11,6 +11,7 @@ from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.label_mapping import label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
+from tfunet.files.home import expand_home
 
 
 def open_folder(
@@ -108,7 +109,7 @@ def open_folder(
 
 def find_root(root: str) -> Path:
     """Return the folder, with `~` and environment variables expanded."""
-    path = Path(os.path.expandvars(root)).expanduser()
+    path = expand_home(os.path.expandvars(root))
     if path.is_dir():
         return path
     if "://" in root:

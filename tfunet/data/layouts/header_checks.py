@@ -113,7 +113,8 @@ def misplaced(image: Header, other: Header) -> str:
         ends = product(*((0, length - 1) for length in image.shape))
         corners = np.array([(*corner, 0, 0)[:3] for corner in ends], float)
         change = np.asarray(other.affine) - np.asarray(image.affine)
-        distance = np.linalg.norm(corners @ change[:3, :3].T + change[:3, 3], axis=1).max()
+        with np.errstate(invalid="ignore"):  # A header may hold NaN, which is in no place.
+            distance = np.linalg.norm(corners @ change[:3, :3].T + change[:3, 3], axis=1).max()
         pixel = np.linalg.norm(np.asarray(image.affine)[:3, : len(image.shape)], axis=0).min()
         if distance <= pixel / 2:
             return ""

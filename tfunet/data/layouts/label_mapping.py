@@ -42,6 +42,11 @@ class LabelMapping:
         """Whether the masks need not hold whole numbers."""
         return self.threshold is not None
 
+    @property
+    def has_background(self) -> bool:
+        """Whether a value, or a pixel without a class, is label 0."""
+        return self.values is None or 0 in self.values.values()
+
     def swapped(self) -> str:
         """Return how to make the background the class; empty for several classes, or objects."""
         if len(self.names) > 1 or (self.threshold is not None and self.threshold <= 0):

@@ -16,6 +16,7 @@ import numpy as np
 
 from tfunet.config.amount import MIB
 from tfunet.files.atomic import WriteError
+from tfunet.files.home import expand_home
 
 PREFIX = ".tfunet-swap-"
 # Sizes, offsets and memory addresses of direct reads and writes are multiples of a block.
@@ -42,7 +43,7 @@ def check_folder(folder: str | Path) -> Path:
         raise ValueError(
             "The folder for swapped tensors has an empty name. Write '.' for the current folder."
         )
-    path = Path(os.path.expandvars(folder)).expanduser()
+    path = expand_home(os.path.expandvars(folder))
     if not path.is_dir():
         problem = "is a file, not a folder" if path.exists() else "does not exist"
         raise ValueError(

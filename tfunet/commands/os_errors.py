@@ -1,0 +1,38 @@
+"""Words for errors of the operating system that nothing else explains. No TensorFlow."""
+
+import errno
+import os
+
+from tfunet import exit_codes
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def of_os_error(error: OSError) -> tuple[int | None, str]:
+    """Return the exit code and the words for an error; None and "" for one that tells nothing."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
+        if error.errno in FULL:
+            return exit_codes.NOT_WRITTEN, f"Cannot write {name}: {reason}. Free space there."
+        return (
+            exit_codes.BAD_INPUT,
+            f"Cannot use {name!r:.300}: {reason}. Check the name, and the permission to read it.",
+        )
+    if error.errno in FULL:
+        advice = "Free space there, or send the output elsewhere."
+        return exit_codes.NOT_WRITTEN, f"Cannot write the output: {reason}. {advice}"
+    if error.errno == errno.ENOENT and not _has_working_folder():
+        return (
+            exit_codes.BAD_INPUT,
+            "The folder in which tfunet was started is no longer there. Change to another one.",
+        )
+    return None, ""
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
