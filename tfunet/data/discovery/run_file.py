@@ -228,7 +228,9 @@ def _of_pairs(
         left_out = []
     exclude = [*sides.exclude, *left_out]
     if left_out:
-        reasons["exclude"] = f"{', '.join(left_out)} match the pattern of the images, and are none."
+        reasons["exclude"] = (
+            f"{', '.join(left_out)} match the pattern of the images, and are none: keep them here."
+        )
     if exclude:
         options["exclude"] = exclude
     if sides.how_to_score:
