@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -232,6 +233,8 @@ def read_table(path: Path) -> dict[str, Any]:
 
     Raises ValueError for a file that is none, and for unknown keys.
     """
+    if path.is_dir():
+        raise ValueError(_no_file(path))
     if not path.is_file():
         others = [file.name for file in path.parent.glob("*.toml")]
         raise ValueError(
@@ -243,6 +246,17 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     _check_table(table)
     return table
+
+
+def _no_file(folder: Path) -> str:
+    """Return what to do with a folder in the place of a configuration."""
+    files = sorted(file.name for file in folder.glob("*.toml"))
+    if files:
+        return f"{str(folder)!r} is a folder, not a configuration. It holds {', '.join(files[:8])}."
+    return (
+        f"{str(folder)!r} is a folder, not a configuration. If it holds images and masks, write a "
+        f"configuration for it first: tfunet init {shlex.quote(str(folder))}"
+    )
 
 
 def _check_table(table: Mapping[str, Any]) -> None:

@@ -178,7 +178,7 @@ class Folder:
             "empty file": ("images", "cannot be read"),
             "wrong suffix": ("masks", "cannot be read"),
             "other shape": ("masks", "has shape"),
-            "unknown label": ("masks", "holds the values 0, 7; allowed: 0, 1"),
+            "unknown label": ("masks", "holds the values 7; allowed: 0, 1"),
             "no mask": ("images", "missing mask"),
             "no image": ("masks", "mask without its image"),
         }

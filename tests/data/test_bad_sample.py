@@ -60,7 +60,7 @@ def test_data_check_lists_what_opening_and_what_decoding_finds(place):
     assert "2 defects:" in lines
     assert "  images/case3.png: missing mask: no file masks/case3.png" in lines
     (label,) = [line for line in lines if line.startswith("  masks/case5.png: labels out of range")]
-    assert "holds the values 9; allowed: 0, 1. Add the others to classes=" in label
+    assert "holds the values 9; allowed: 0, 1. Add them to classes=" in label
     ended = tfunet(place, "data", "check", "run.toml", "--json", "--folds", "4")
     report = json.loads(ended.stdout)
     assert [defect["case_id"] for defect in report["defects"]] == ["case3", "case5"]

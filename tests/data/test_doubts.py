@@ -164,7 +164,8 @@ def test_equal_doubts_are_one_line(tmp_path):
     report = check(source)
     assert [str(defect) for defect in report.defects] == [
         "set: no case has a pixel of the class 1 cell: nothing can be learnt or scored. Correct "
-        "its value, colour or threshold, or leave the class out."
+        "its value, colour or threshold, or leave the class out. For a first try with some of the "
+        "images, add one with this class, or leave the class out until then."
     ]
     assert len(report.warnings) == 50
     text = report_text(report)

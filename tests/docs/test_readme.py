@@ -80,6 +80,20 @@ def write_own_data(folder):
             Image.fromarray(np.uint8(255 * cell)).save(folder / f"mydata/masks/{number}.png")
         else:
             Image.fromarray(image).save(folder / f"new/{number}.png")
+    write_street(folder / "street", rng)
+
+
+def write_street(folder, rng):
+    """Write the folders train, val and test of docs/data.md, with a strip without a label."""
+    mask = np.repeat(np.repeat([[0, 0], [1, 2]], 32, 0), 32, 1).astype(np.uint8)
+    mask[:4] = 11
+    for side in ("train", "val", "test"):
+        for name in (side, f"{side}annot"):
+            (folder / name).mkdir(parents=True)
+        for number in range(4):
+            image = (rng.normal(60, 10, mask.shape) + 60 * mask).clip(0, 255).astype(np.uint8)
+            Image.fromarray(image).save(folder / side / f"{number}.png")
+            Image.fromarray(mask).save(folder / f"{side}annot/{number}.png")
 
 
 def run(arguments, place, **environment):
@@ -110,7 +124,7 @@ def test_command_works(page, command, place, monkeypatch):
         monkeypatch.setenv("TFUNET_CACHE", str(place / "cache"))
         assert main(rest) == exit_codes.OK
         return
-    if "run.toml" in rest:
+    if {"run.toml", "street.toml"} & set(rest):
         ended = run([sys.executable, "-m", "tfunet", *rest, *OWN_DATA], place)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 import tomllib
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from tfunet import exit_codes
 from tfunet.commands.init import add_data_arguments, check_new, given_data, write_run
 from tfunet.commands.parsers import add_command, add_trust
-from tfunet.process.terminal import counted, lines_of
+from tfunet.process.terminal import counted, lines_of, reading
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -127,14 +126,12 @@ def _data(options: argparse.Namespace) -> RunFile:
 
 
 def _settings(run: RunFile, steps: int) -> Settings:
-    from tqdm import tqdm
-
     from tfunet.data.discovery.automatic import Settings
     from tfunet.data.discovery.fingerprint import fingerprint
     from tfunet.data.split import split_of
 
     train = split_of(_config(run), run.source).train
-    progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)
+    progress = reading("images and masks", "case")
     return Settings.of(run, fingerprint(run.source, train, progress=progress), steps)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_config, config_of, path
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import lines_of, reading
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -58,8 +57,6 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
     from tfunet.data.check import Report, check, report_text
     from tfunet.data.defects import DefectsError
     from tfunet.data.source import open_source
@@ -71,8 +68,7 @@ def _check(options: argparse.Namespace) -> int:
     except DefectsError as error:  # No case is left to read.
         report = Report.of_nothing(error)
     else:
-        # With None there is no bar without a terminal.
-        progress = functools.partial(tqdm, desc="Reading", unit="case", disable=None)
+        progress = reading("images and masks", "case")
         report = check(source, split_of(config, source), progress=progress)
     as_json = options.json
     print(json.dumps(report.to_json(), indent=1) if as_json else lines_of(report_text(report)))

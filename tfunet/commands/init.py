@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, path
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import lines_of, reading
 
 if TYPE_CHECKING:
     from tfunet.data.discovery.run_file import RunFile
@@ -47,14 +46,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 def given_data(options: argparse.Namespace) -> dict[str, Any]:
     """Return these arguments for `describe_folder` and `describe_data`, with a bar."""
-    from tqdm import tqdm
-
     return {
         "images": options.images,
         "masks": options.masks,
         "labels": options.labels,
-        # With None there is no bar without a terminal.
-        "progress": functools.partial(tqdm, desc="Reading masks", unit="file", disable=None),
+        "progress": reading("masks", "file"),
     }
 
 

@@ -26,6 +26,7 @@ class CaseFacts:
         spacing: Pixel size along `shape`, where known.
         target: Pixel size to resample to, if any.
         label_pixels: Pixels of each label, background first.
+        ignored_pixels: Pixels that count neither in the loss nor in scores.
         content: Hash of the pixels.
     """
 
@@ -42,6 +43,7 @@ class CaseFacts:
     high: tuple[float, ...]
     deviation: tuple[float, ...]
     label_pixels: tuple[int, ...]
+    ignored_pixels: int
     content: str
 
 
@@ -107,6 +109,13 @@ def check(
                 cases.append(_facts(source, case_id, raw, sides.get(index, "")))
                 looks.append(_look(cases[-1], raw.notes))
     copies, warnings = doubts(source, looks)
+    # Pixels without data are ignored, too, with fill: then none is no mistake.
+    marks = source.ignored is not None and (source.preparation or {}).get("fill") is None
+    if marks and cases and not any(case.ignored_pixels for case in cases):
+        what = (
+            "no mask has the value of pixels to ignore (ignore_label): correct it, or leave it out"
+        )
+        warnings.append(Defect(file=source.name, what=what))
     return Report(
         name=source.name,
         num_cases=len(source.case_ids),
@@ -186,6 +195,7 @@ def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFac
         high=tuple(map(float, pixels.max(axes))),
         deviation=tuple(map(float, channel_statistics([pixels])[1])),
         label_pixels=tuple(map(int, counts)),
+        ignored_pixels=int(counted.size - counted.sum()),
         content=content.hexdigest(),
     )
 
@@ -225,11 +235,14 @@ def _summary(report: Report) -> list[str]:
         rows[name] = f"{low:g} to {high:g}; means of the cases {min(means):g} to {max(means):g}"
     rows["statistics"] = _statistics([case for case in cases if case.side != "validation"] or cases)
     counts = np.array([case.label_pixels for case in cases])
+    ignored = [case.ignored_pixels for case in cases]
+    whole = "the pixels that count" if any(ignored) else "all pixels"
     for label, name in enumerate(report.label_names):
         share = counts[:, label].sum() / counts.sum()
-        rows[f"class {name}"] = (
-            f"{share:.2%} of all pixels, in {(counts[:, label] > 0).sum()} cases"
-        )
+        rows[f"class {name}"] = f"{share:.2%} of {whole}, in {(counts[:, label] > 0).sum()} cases"
+    if any(ignored):
+        share = sum(ignored) / (sum(ignored) + counts.sum())
+        rows["ignored"] = f"{share:.2%} of all pixels, in {np.count_nonzero(ignored)} cases"
     if cases[0].side:
         rows["split"] = _tally(case.side for case in cases)
     width = max(map(len, rows)) + 2

@@ -89,7 +89,8 @@ def _absent(source: DataSource, cases: Sequence[CaseLook]) -> dict[int, str]:
     present = np.any([case.label_pixels for case in cases], axis=0)
     return {
         label: f"no case has a pixel of the class {name}: nothing can be learnt or scored. Correct "
-        "its value, colour or threshold, or leave the class out."
+        "its value, colour or threshold, or leave the class out. For a first try with some of the "
+        "images, add one with this class, or leave the class out until then."
         for label, name in source.label_names().items()
         if not present[label - 1]
     }

@@ -3,13 +3,15 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import TypeVar, final
 
 from tqdm import tqdm
 
 from tfunet.files.printable import printable
+
+Item = TypeVar("Item")
 
 LINE_SECONDS = 60.0
 TERMINAL_VARIABLE = "TFUNET_TERMINAL"
@@ -52,6 +54,30 @@ def decoding_bar() -> Iterator[Callable[[int, int], None]]:
 
     with bar:
         yield show
+
+
+def reading(
+    what: str, noun: str, minutes: Minutes | None = None
+) -> Callable[[Collection[Item]], Iterator[Item]]:
+    """Return a function that wraps what is read, and shows on standard error how far it is.
+
+    Without a terminal that is a line at the beginning, and one a minute. `what` is read, such as
+    "masks", and is counted in `noun`, such as "file".
+    """
+
+    def wrapped(items: Collection[Item]) -> Iterator[Item]:
+        if shows_progress():
+            yield from tqdm(items, desc=f"Reading {what}", unit=noun)
+            return
+        total = counted(len(items), noun)
+        print(f"Reading {what}: {total}", file=sys.stderr, flush=True)
+        clock = minutes or Minutes()
+        for done, item in enumerate(items):
+            if clock.have_passed():
+                print(f"Reading {what}: {done} of {total}", file=sys.stderr, flush=True)
+            yield item
+
+    return wrapped
 
 
 def lines_of(text: object) -> str:

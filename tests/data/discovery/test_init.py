@@ -1,69 +1,22 @@
 """`tfunet init`: layouts that users have, what is found in them, and what is asked for."""
 
-import itertools
 import json
+import re
 import tomllib
 
-import nibabel
 import numpy as np
 import pytest
-import tifffile
+from init_folders import RNG, begun, grey, save, square
 from paths import ROOT
-from PIL import Image
 
-from tfunet.arguments import from_dict
 from tfunet.cli import main
 from tfunet.data.check import check
 from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.pairs import find_pairs, list_files
 from tfunet.data.discovery.run_file import describe_folder
-from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
-from tfunet.data.split import split_of
 
-RNG = np.random.default_rng(0)
 SHARED = ROOT.parent / "shared" / "data"
-
-
-def save(path, pixels, spacing=(1, 1, 1)):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.name.endswith(".nii.gz"):
-        nibabel.save(nibabel.Nifti1Image(pixels, np.diag([*spacing, 1])), path)
-    elif path.suffix == ".tif":
-        tifffile.imwrite(path, pixels)
-    else:
-        Image.fromarray(pixels).save(path)
-
-
-def grey(*shape):
-    return RNG.integers(0, 256, shape or (32, 48)).astype(np.uint8)
-
-
-def square(*values, shape=(32, 48)):
-    mask = np.zeros(shape, np.uint8)
-    for number, value in enumerate(values):
-        mask[4 * number : 4 * number + 3, 5:15] = value
-    return mask
-
-
-def begun(folder, **given):
-    """Return the table that `tfunet init` writes, which can be checked and trained."""
-    run = describe_folder(str(folder), **given)
-    text = run.text(["head"])
-    table = tomllib.loads(text)
-    config = from_dict(table)
-    source = open_source(config.data, config.data_options)
-    report = check(source, split_of(config, source))
-    assert report.defects == ()
-    check_early(config)
-    samples = len(split_of(config, source).train) * config.patches_per_case
-    assert samples >= config.global_batch
-    # Each line has its reason.
-    lines = [line for line in text.splitlines() if line]
-    for before, line in itertools.pairwise(lines):
-        is_given = line.split(" = ")[0] in ("masks", "images", "alpha", "classes")
-        assert line[0] in "#[" or before[0] == "#" or is_given, line
-    return table
 
 
 def test_two_folders(tmp_path):
@@ -248,19 +201,19 @@ def test_a_file_for_each_class_and_one_for_all(tmp_path):
     assert "threshold" not in options
 
 
-@pytest.mark.parametrize("has_test", [False, True])
-def test_folders_that_are_sides_of_a_split(has_test, tmp_path):
-    for side in ("train", "val", *(["test"] if has_test else [])):
-        for number in range(3):
-            save(tmp_path / side / "images" / f"{number}.png", grey())
-            save(tmp_path / side / "masks" / f"{number}.png", square(1))
-    table = begun(tmp_path)
-    if has_test:
-        assert table["data_options"]["images"] == "train/images/{case}.png"
-        assert "validation_groups" not in table
-    else:
-        assert table["data_options"]["images"] == "{group}/images/{case}.png"
-        assert table["validation_groups"] == ["val"]
+def test_numbers_for_each_pixel_may_have_a_class_at_zero_and_none_at_the_last(tmp_path):
+    for number in range(4):
+        save(tmp_path / "images" / f"{number}.png", grey())
+        mask = np.repeat(np.arange(4, dtype=np.uint8), 8)[:, None].repeat(48, 1)
+        save(tmp_path / "masks" / f"{number}.png", mask)
+    text = describe_folder(str(tmp_path), labels="classes").text([])
+    line, ignore = re.findall("^# ((?:classes|ignore_label) = .*)$", text, re.MULTILINE)
+    written = tomllib.loads(f"{line}\n{ignore}")
+    del written["classes"]["class_3"]
+    options = {**tomllib.loads(text)["data_options"], **written}
+    source = open_source("folder", options)
+    assert list(source.regions) == ["class_0", "class_1", "class_2"]
+    assert check(source).defects == ()
 
 
 def test_slices_of_a_patient_stay_together(tmp_path):
@@ -288,7 +241,9 @@ def test_a_table_says_the_split(tmp_path):
     ("values", "found"),
     [
         # VOC: classes, and pixels that are not judged.
-        ((1, 3, 255), {"class_1": 1, "class_3": 3, "background": [0, 255]}),
+        ((1, 3, 255), {"class_1": 1, "class_3": 3, "ignore": 255}),
+        ((1, 255), {"class_1": 1, "ignore": 255}),
+        ((1, 200, 255), {"class_1": 1, "class_200": 200, "class_255": 255}),
         # Anti-aliased edges.
         ((255, 255, 255, 255, 255, 40, 90, 200), 127),
         ((*range(1, 8),), "ask"),
@@ -305,7 +260,9 @@ def test_values_of_masks(values, found, tmp_path):
         assert begun(tmp_path, labels="objects")["data_options"]["threshold"] == 0
         assert len(begun(tmp_path, labels="classes")["data_options"]["classes"]) == 7
     elif isinstance(found, dict):
-        assert begun(tmp_path)["data_options"]["classes"] == found
+        options = begun(tmp_path)["data_options"]
+        ignored = {"ignore": options["ignore_label"]} if "ignore_label" in options else {}
+        assert {**options["classes"], **ignored} == found
     else:
         assert begun(tmp_path)["data_options"]["threshold"] == found
 

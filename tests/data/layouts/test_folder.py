@@ -358,3 +358,19 @@ def test_a_mask_of_the_background_is_no_class(folder):
     masks = {"background": "masks/{case}.png", "cell": "masks/{case}.png"}
     with pytest.raises(ValueError, match="names a file for 'background', which needs none"):
         open_folder(root=str(folder), images="images/{case}.png", masks=masks)
+
+
+def test_an_excluded_image_is_left_out_with_its_other_files(folder):
+    for name in "abc":
+        save(folder / "infrared" / f"{name}.png", grey())
+    patterns = {**PAIRS, "images": ["images/{case}.png", "infrared/{case}.png"]}
+    source = open_folder(root=str(folder), **patterns, exclude=["images/[de].png", "images/d.png"])
+    assert [defect.file for defect in source.defects] == ["images/e.png"]
+    source = open_folder(root=str(folder), **patterns, exclude=["images/d.png", "images/e.png"])
+    assert source.defects == ()
+    assert source.found == "3 images and 3 masks"
+    save(folder / "masks" / "z.png", disc())
+    source = open_folder(root=str(folder), **patterns, exclude=["images/d.png", "images/e.png"])
+    assert [str(defect) for defect in source.defects] == ["masks/z.png: mask without its image"]
+    with pytest.raises(ValueError, match=r"exclude leaves out all 5 images"):
+        open_folder(root=str(folder), **patterns, exclude=["images/*.png"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfunet.data.check import check
+from tfunet.data.check import check, report_text
 from tfunet.data.source import open_source
 
 VALUES = np.array([[0, 1, 2, 9], [9, 9, 1, 0], [2, 2, 0, 1], [0, 0, 0, 0]], np.uint8)
@@ -88,3 +88,19 @@ def test_marked_pixels_count_for_nothing(masks, options, expected, tmp_path):
 def test_a_label_that_means_something_else_is_refused(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         opened(tmp_path, {"_m": VALUES}, **{"masks": "{case}_m.png", **options})
+
+
+def test_data_check_shows_the_share_of_ignored_pixels_or_that_there_are_none(tmp_path):
+    options = {"masks": "{case}_m.png", "classes": {"a": 1, "b": 2}}
+    report = check(opened(tmp_path, {"_m": VALUES}, **options, ignore_label=9))
+    said = " ".join(report_text(report).split())
+    assert "class background 53.85% of the pixels that count, in 2 cases" in said
+    assert "ignored 18.75% of all pixels, in 2 cases" in said
+    assert not any("ignore_label" in warning.what for warning in report.warnings)
+    sound = np.where(VALUES == 9, 0, VALUES)
+    report = check(opened(tmp_path, {"_m": sound}, **options, ignore_label=9))
+    assert "ignored" not in report_text(report).split("warning")[0]
+    assert any("no mask has the value of pixels to ign" in found.what for found in report.warnings)
+    # Without data is no pixel here, and fill= may be there for others.
+    report = check(opened(tmp_path, {"_m": sound}, **options, fill=0))
+    assert not any("ignore_label" in warning.what for warning in report.warnings)

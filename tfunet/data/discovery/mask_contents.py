@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from tfunet.data.class_lines import BACKGROUND, MOST_SHARE, dice_everywhere
+from tfunet.data.class_lines import BACKGROUND, MOST_SHARE, dice_everywhere, inline_table
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import read_header, read_mask
 from tfunet.data.layouts.label_mapping import LabelMapping, label_mapping
@@ -40,6 +40,8 @@ class Values:
     high: float = 0.0
     # Foreground pixels with the highest value of an 8-bit file.
     full: int = 0
+    # Whether a file holds 255 beside other values than 0.
+    has_void: bool = False
     foreground: int = 0
     pixels: int = 0
 
@@ -59,6 +61,7 @@ class Values:
             return
         present = {int(value) for value in np.unique(values)}
         numbers = present - {0}
+        self.has_void = self.has_void or (VOID in numbers and len(numbers) > 1)
         if numbers == set(range(1, len(numbers) + 1)):
             self.gapless.append(len(numbers))
         if len(self.distinct) <= 10 * MOST_CLASSES:
@@ -90,8 +93,16 @@ class Values:
 
     @property
     def foreground_share(self) -> float:
-        """Share of the pixels that are not 0."""
-        return self.foreground / max(self.pixels, 1)
+        """Share of the judged pixels that are not 0."""
+        void = self.full if self.marks_void else 0
+        return (self.foreground - void) / max(self.pixels - void, 1)
+
+    @property
+    def marks_void(self) -> bool:
+        """Whether 255, far above the other numbers, marks pixels that are not judged."""
+        numbers = self.numbers
+        is_apart = len(numbers) > 1 and numbers[-1] == VOID and numbers[-2] < VOID // 2
+        return is_apart and self.has_void and not self.has_colours and not self.has_fractions
 
     def numbers_objects(self) -> bool | None:
         """Whether the values number objects; None if they may be classes as well."""
@@ -195,21 +206,42 @@ def _of_one_file(values: Values, pattern: str, path: str, labels: str | None) ->
     else:
         classes = {f"class_{number}": number for number in numbers if number >= 0}
         reason = "The numbers in the masks; 0 is the background. Give them their names."
-    if len(numbers) > 2 and not values.has_colours and VOID in numbers and numbers[-2] < VOID // 2:
+    if values.marks_void:
         del classes[f"class_{VOID}"]
-        classes[BACKGROUND] = [0, VOID]
-        reason += " 255 often marks pixels that are not judged; here they are background."
     if not classes:
         raise ValueError(
             f"All masks of {pattern!r} are empty: no pixel has a value other than 0. Say which "
             "files are the masks with --masks PATTERN."
         )
+    options: dict[str, Any] = {"masks": pattern, "classes": classes}
+    reasons = {"classes": reason + _swapped(label_mapping(pattern, classes, None), share)}
+    if len(classes) > 1 and share > MOST_SHARE and not values.has_colours:
+        reasons["classes"] += _dense(classes, marks_void=values.marks_void)
+    if values.marks_void:
+        options["ignore_label"] = VOID
+        reasons["ignore_label"] = (
+            "255 beside small numbers marks pixels that are not judged: they count neither in the "
+            "loss nor in scores. If it is a class, name it in classes, and leave this out."
+        )
     return LabelOptions(
-        options={"masks": pattern, "classes": classes},
-        reasons={"classes": reason + _swapped(label_mapping(pattern, classes, None), share)},
-        num_classes=len(classes) - (BACKGROUND in classes),
-        foreground_share=share,
+        options=options, reasons=reasons, num_classes=len(classes), foreground_share=share
     )
+
+
+def _dense(classes: Mapping[str, Any], *, marks_void: bool) -> str:
+    """Return what to write where nearly each pixel has a class, and 0 may be one of them."""
+    every = inline_table({"class_0": 0, **classes, BACKGROUND: []})
+    words = (
+        "\nMost pixels have a class. If 0 is one of its own, such as sky, write:\n"
+        f"classes = {every}"
+    )
+    if not marks_void:
+        name, last = list(classes.items())[-1]
+        words += (
+            f"\nIf a number marks pixels without a label, such as {last}, leave {name} out of "
+            f"classes, and write:\nignore_label = {last}"
+        )
+    return words
 
 
 def _swapped(mapping: LabelMapping, share: float) -> str:

@@ -1,7 +1,7 @@
 """What the words in the names of files and folders mean. Imports no TensorFlow."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 MASK_WORDS = frozenset(
@@ -36,6 +36,28 @@ def words(name: str) -> list[str]:
 def is_of_masks(name: str) -> bool:
     """Whether a name says that it is of masks."""
     return not MASK_WORDS.isdisjoint([*words(name), name.lower()])
+
+
+def beside(name: str, siblings: Collection[str]) -> str:
+    """Return the folder whose masks a folder holds, by its name: "trainannot" is beside "train".
+
+    `siblings` are the folders that lie with it. Without such a folder, it is "".
+    """
+    for word in MASK_WORDS:
+        if name.lower().endswith(word) and name[: -len(word)].rstrip("-_. ") in siblings:
+            return name[: -len(word)].rstrip("-_. ")
+    return ""
+
+
+def shared_side(first: str, second: str) -> str:
+    """Return what two folders' names have in common that can tell a split's sides; "" for nothing.
+
+    That is one name that the other begins or ends with, or a word such as "train".
+    """
+    if second.startswith(first) or second.endswith(first):
+        return first
+    parts = re.findall(r"[A-Za-z]+", first)
+    return next((part for part in parts if part.lower() in SIDES and part in second), "")
 
 
 def runs(name: str) -> list[str]:

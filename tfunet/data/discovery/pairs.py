@@ -16,10 +16,12 @@ from tfunet.data.discovery.found_pairs import Pairs, with_short_names
 from tfunet.data.discovery.names import (
     CHANNEL,
     RATER,
+    beside,
     differing,
     is_of_masks,
     replaced,
     runs,
+    shared_side,
     shared_start,
 )
 from tfunet.data.formats import FORMATS
@@ -34,6 +36,8 @@ MOST_PARTNERS = 24
 # Files of each kind of name that candidates are taken from.
 TRIED = 4
 LISTED = 8
+# With more, the names say little, and files are of one kind if their folder is the same.
+MOST_KINDS = 50
 
 
 def list_files(root: Path) -> list[str]:
@@ -99,8 +103,18 @@ def _masks_by_words(files: Sequence[str]) -> list[str]:
     """Return the files whose folders, or else names, say that they are masks."""
     paths = [PurePosixPath(file) for file in files]
     depth = shared_start([path.parent.parts for path in paths])
+    siblings: dict[PurePosixPath, set[str]] = {}
+    for folder in {folder for path in paths for folder in path.parents}:
+        siblings.setdefault(folder.parent, set()).add(folder.name)
+    of_masks = {
+        folder
+        for parent, names in siblings.items()
+        for folder in (parent / name for name in names)
+        if len(folder.parts) > depth
+        and (is_of_masks(folder.name) or beside(folder.name, names - {folder.name}))
+    }
     for says in (
-        lambda path: any(map(is_of_masks, path.parent.parts[depth:])),
+        lambda path: not of_masks.isdisjoint(path.parents),
         lambda path: is_of_masks(stem(path.name)),
     ):
         found = [str(path) for path in paths if says(path)]
@@ -118,10 +132,16 @@ def _kind(file: str) -> str:
     return (PurePosixPath(parent) / name.replace(plain, shown, 1)).as_posix()
 
 
-def _by_kind(files: Iterable[str]) -> dict[str, list[str]]:
+def _by_kind(files: Sequence[str]) -> dict[str, list[str]]:
     kinds: dict[str, list[str]] = {}
     for file in files:
         kinds.setdefault(_kind(file), []).append(file)
+    if len(kinds) > MOST_KINDS:
+        kinds = {}
+        for file in files:
+            path = PurePosixPath(file)
+            ending = path.name.removeprefix(stem(path.name))
+            kinds.setdefault((path.parent / f"{{case}}{ending}").as_posix(), []).append(file)
     return dict(sorted(kinds.items(), key=lambda kind: -len(kind[1])))
 
 
@@ -135,9 +155,28 @@ def _what_is_there(files: Sequence[str], missing: str) -> str:
             f"The names do not say which files are the {missing}. Here are:",
             *lines,
             "Say it with --images PATTERN --masks PATTERN, with {case} where the name of the case "
-            "stands.",
+            f"stands.{_example(kinds)}",
         ]
     )
+
+
+def _example(kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return what to try where two folders hold files of the same names."""
+    names = {
+        kind: {stem(PurePosixPath(file).name) for file in files}
+        for kind, files in kinds
+        if "/" in kind
+    }
+    for first, second in itertools.combinations(names, 2):
+        if len(names[first] & names[second]) > 1:
+            images, masks = sorted((first, second), key=lambda kind: (len(kind), kind))
+            folder = PurePosixPath(images).parent.name
+            if PurePosixPath(masks).parent.name.startswith(folder):
+                images, masks = (
+                    kind.replace(f"{folder}", "{group}", 1) for kind in (images, masks)
+                )
+            return f" For instance: --images '{images}' --masks '{masks}'."
+    return ""
 
 
 def _counted(images: Sequence[str], masks: Sequence[str]) -> dict[tuple[str, str], "_Match"]:
@@ -186,6 +225,14 @@ def _patterns(image: str, mask: str, run: str) -> Iterable[tuple[str, str]]:
         folders = [PurePosixPath(pattern).parent.parts for pattern in named]
         shared = [part for part in folders[0] if part in folders[1] and "{" not in part]
         own = [part for part in folders[0] if part not in folders[1] and "{" not in part]
+        foreign = [part for part in folders[1] if part not in folders[0] and "{" not in part]
+        for first, second in itertools.product(own, foreign):
+            if side := shared_side(first, second):
+                marks = {part: part.replace(side, "{group}", 1) for part in (first, second)}
+                pair = [_with_folders(pattern, marks) for pattern in named]
+                yield pair[0], pair[1]
+                inner = dict.fromkeys(shared[-1:], "{part}")
+                yield _with_folders(pair[0], inner), _with_folders(pair[1], inner)
         names = dict(zip(shared, ("group", "part", "part2", "part3"), strict=False))
         for number in range(len(names) + 1):
             for chosen in itertools.combinations(names, number):

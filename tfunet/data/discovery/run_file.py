@@ -17,6 +17,7 @@ from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
 from tfunet.data.discovery.pairs import find_pairs, list_files
+from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.doubts import SAME_SPACING, sizes_in_words
 from tfunet.data.formats.container import split_container
 from tfunet.data.layouts.case_files import match_files
@@ -197,8 +198,10 @@ def _of_pairs(
     files_there = list_files(folder)
     pairs = find_pairs(files_there, images, masks)
     unused = _unused(files_there, pairs)
-    pairs, held_out, side_reason = _train_side(pairs)
-    cases, _, found = match_files(folder, pairs.images, list(pairs.masks.values()))
+    sides = sides_of(pairs, files_there)
+    pairs, held_out = sides.pairs, list(sides.held_out)
+    patterns = list(pairs.masks.values())
+    cases, _, found = match_files(folder, pairs.images, patterns, sides.exclude)
     if not cases:
         raise ValueError(f"{found}, and no image has its mask. Say --images and --masks.")
     files = {name: [case.masks[at] for case in cases] for at, name in enumerate(pairs.masks)}
@@ -210,18 +213,29 @@ def _of_pairs(
     }
     reasons = {
         "root": "Relative to the folder in which tfunet is started.",
-        "images": _pairs_reason(pairs, found, len(cases)) + side_reason + f" {unused}".rstrip(),
+        "images": " ".join(
+            filter(None, (_pairs_reason(pairs, found, len(cases)) + sides.remark, unused))
+        ),
         **contents.reasons,
     }
     used = contents.options["masks"]
     left_out = [mask for name, mask in pairs.masks.items() if name and name not in used]
-    if any(
+    if not any(
         compiled(pairs.images[0]).fullmatch(file)
         for mask in left_out
         for file in find(folder, mask)
     ):
-        options["exclude"] = left_out
-        reasons["exclude"] = "These files match the pattern of the images, and are none."
+        left_out = []
+    exclude = [*sides.exclude, *left_out]
+    if left_out:
+        reasons["exclude"] = (
+            f"{', '.join(left_out)} match the pattern of the images, and are none: keep them here."
+        )
+    if exclude:
+        options["exclude"] = exclude
+    if sides.how_to_score:
+        key = "exclude" if sides.exclude else "images"
+        reasons[key] = "\n".join(filter(None, (reasons.get(key), sides.how_to_score)))
     table = _table(folder, [case.case_id for case in cases])
     if table is not None and not held_out:
         options["table"], held_out, reasons["table"] = table
@@ -230,7 +244,7 @@ def _of_pairs(
         options["grey"] = True
         reasons["grey"] = "Some images are in colour and others grey: all become grey."
         source = _opened("folder", options)
-    run = RunFile(source=source, unused=unused)
+    run = RunFile(source=source, unused=" ".join(filter(None, (sides.unused, unused))))
     run.keys["data"] = ("folder", "Images and masks are found by the patterns below.")
     if held_out:
         reason = "The folder itself, or its table, says what is for validation."
@@ -249,45 +263,10 @@ def _unused(files: Sequence[str], pairs: Pairs) -> str:
     return f"Not used: {counted(len(others), 'file')} of other names, such as {others[0]}."
 
 
-def _train_side(pairs: Pairs) -> tuple[Pairs, list[str], str]:
-    """Return the pairs to train and validate with, the groups to hold out, and a remark.
-
-    Folders named train, val and test are sides of a split. What is for tests is left alone.
-    """
-    groups = sorted({values["group"] for values in pairs.values if "group" in values})
-    sides = {group: SIDES.get(group.lower()) for group in groups}
-    if not groups or None in sides.values() or "train" not in sides.values():
-        return pairs, [], ""
-    named = {side: [group for group in groups if sides[group] == side] for side in sides.values()}
-    if "test" not in named:
-        return pairs, named.get("val", []), ""
-    (train, *_) = named["train"]
-
-    def fixed(pattern: str) -> str:
-        return pattern.replace("{group}", train)
-
-    left = ", ".join(group for group in groups if group != train)
-    chosen = Pairs(
-        images=tuple(map(fixed, pairs.images)),
-        masks={name: fixed(pattern) for name, pattern in pairs.masks.items()},
-        values=tuple(values for values in pairs.values if values["group"] == train),
-    )
-    remark = f" Only {train} is used; {left} stays for `tfunet evaluate`."
-    return chosen, [], remark
-
-
 def _pairs_reason(pairs: Pairs, found: str, num_cases: int) -> str:
     reason = f"Found {found}: {num_cases} complete cases."
     if len(pairs.images) > 1:
         reason += " The files of a case become its channels, in this order."
-    groups = {values["group"] for values in pairs.values if "group" in values}
-    if groups:
-        reason += f" {{group}} keeps the {len(groups)} groups together in the split."
-    else:
-        reason += (
-            " If several images are of one patient or animal, put {group} where its name stands, "
-            "so that a split never divides it."
-        )
     return reason
 
 

@@ -48,6 +48,11 @@ class PatternFiles:
         """Return the files whose placeholders have the case's values."""
         return self._by_key.get(self.key(values), [])
 
+    def num_beside(self, excluded: Sequence[Mapping[str, str]]) -> int:
+        """Return the number of files, without those of excluded cases."""
+        keys = {self.key(values) for values in excluded}
+        return sum(self.key(values) not in keys for values in self.files.values())
+
     def filled(self, values: Mapping[str, str]) -> str:
         """Return the pattern with the case's values in it, for messages."""
         text = self.pattern
@@ -62,16 +67,22 @@ def match_files(
     """Return the complete cases, the defects, and the numbers of files in words.
 
     The first image pattern names the cases. Equal placeholders have equal values in every pattern.
-    A file that matches a mask pattern, or one of `exclude`, is never taken for an image.
+    A file that matches a mask pattern, or one of `exclude`, is never taken for an image. The other
+    files of an excluded image are left out with it.
     """
     _check_patterns(images, masks)
     mask_files = [PatternFiles(root, pattern) for pattern in masks]
     image_files = [PatternFiles(root, pattern) for pattern in images]
     all_masks = {file for pattern in mask_files for file in pattern.files}
-    no_images = all_masks.union(*(find(root, pattern) for pattern in exclude))
-    leading = {
-        file: values for file, values in image_files[0].files.items() if file not in no_images
-    }
+    left_out = {file for pattern in exclude for file in find(root, pattern)}
+    named = {file: image_files[0].files[file] for file in image_files[0].files.keys() - all_masks}
+    excluded = [values for file, values in named.items() if file in left_out]
+    leading = {file: named[file] for file in sorted(named.keys() - left_out)}
+    if excluded and not leading:
+        raise ValueError(
+            f"exclude leaves out all {len(excluded)} images under {root} that match {images[0]!r}. "
+            "Leave fewer out."
+        )
     if not leading:
         raise ValueError(
             f"No image under {root} matches {images[0]!r}. {_contents(root)} "
@@ -95,8 +106,9 @@ def match_files(
                     values=values,
                 )
             )
-    defects += _orphans(image_files[1:], "image", leading) + _orphans(mask_files, "mask", leading)
-    mask_counts = "/".join(str(len(pattern.files)) for pattern in mask_files)
+    for kind, patterns in (("image", image_files[1:]), ("mask", mask_files)):
+        defects += _orphans(patterns, kind, leading, excluded)
+    mask_counts = "/".join(str(pattern.num_beside(excluded)) for pattern in mask_files)
     defects += drop_same_names(cases)
     return cases, defects, f"{len(leading)} images and {mask_counts} masks"
 
@@ -180,12 +192,15 @@ def _only_file(pattern: PatternFiles, kind: str, values: Mapping[str, str]) -> t
 
 
 def _orphans(
-    patterns: Sequence[PatternFiles], kind: str, leading: Mapping[str, Mapping[str, str]]
+    patterns: Sequence[PatternFiles],
+    kind: str,
+    leading: Mapping[str, Mapping[str, str]],
+    excluded: Sequence[Mapping[str, str]],
 ) -> list[Defect]:
-    """Return a defect for each file whose case has no first image."""
+    """Return a defect for each file whose case has no first image, not even an excluded one."""
     defects = []
     for pattern in patterns:
-        known = {pattern.key(values) for values in leading.values()}
+        known = {pattern.key(values) for values in (*leading.values(), *excluded)}
         defects += [
             Defect(file=file, what=f"{kind} without its image")
             for file, values in pattern.files.items()

@@ -40,6 +40,13 @@ class CaseTable:
             for column, wanted in options.get("keep", {}).items()
         }
         key = options["key"]
+        if not (root / self.file).exists():
+            tables = [path.name for path in root.iterdir() if path.suffix in (".csv", ".tsv")]
+            raise ValueError(
+                f"There is no table {self.file!r} in the folder {str(root.absolute())!r}."
+                f"{near_match(self.file, tables)} The path of a table is relative to root, or, for "
+                'data = "csv", to the folder in which tfunet is started.'
+            )
         self._columns, self._rows = read_table(root / self.file)
         for column in [key, *([self._group] if self._group else []), *self._keep]:
             self._check_column(column)

@@ -44,7 +44,8 @@ def open_folder(
             several, whose files become channels.
         masks: Pattern of the mask of each image, or class name to pattern where each class has
             a file (in an overlap the later class wins).
-        exclude: Patterns of files that match `images` and are none.
+        exclude: Patterns of images to leave out, with their masks, and of files that match `images`
+            and are none.
         classes: Class name to its value or values in a single mask file, or to its colour or
             colours, as '#ff0000'. 'background' is 0, or black, unless named here.
         threshold: With a file for each class: pixels above this value belong to the class.

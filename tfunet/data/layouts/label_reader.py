@@ -177,7 +177,8 @@ class LabelReader:
         labels = np.zeros(mask.shape, np.uint8)
         present = _unique_values(mask)
         most = FEW_BITS.get(self._headers[index].dtype)
-        if any(int(value) not in values for value in present):
+        unknown = np.array([value for value in present if int(value) not in values])
+        if len(unknown):
             step = 255 // most if most else 1
             if step > 1 and all(int(value) * step in values for value in present):
                 return self._map_values(index, mask * np.uint8(step), values)
@@ -186,8 +187,8 @@ class LabelReader:
             zero = shown(0) if not self._mapping.colours else repr(shown(0))
             raise BadFileError(
                 path,
-                f"labels out of range: the mask holds the values {_listed(present, shown)}; "
-                f"allowed: {allowed}. Add the others to classes=, or give the value of pixels that "
+                f"labels out of range: the mask holds the values {_listed(unknown, shown)}; "
+                f"allowed: {allowed}. Add them to classes=, or give the value of pixels that "
                 f"count for nothing as ignore_label=; more background is {BACKGROUND} = "
                 f"[{zero}, ...].{lossy_hint(path)}{self._smooth_hint(len(present))}",
             )
