@@ -369,7 +369,11 @@ def _run_job(
         _finish(job, (labels, probabilities), network.num_classes, members[0].prepare.axes)
         if job.overlay is not None:
             write_overlay(job.overlay, image, labels.rows, network.label_names(), title=job.name)
-        content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
+        content = {
+            **identity,
+            "classes": members[0].network.classes(),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
         write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
     remove_files(work.path, WORK_FILES)
     return tiling
