@@ -15,6 +15,7 @@ from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
+from tfunet.data.told_at_begin import check_class_weights
 from tfunet.learning import LOSSES
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
@@ -88,6 +89,7 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     task = open_task(config, opened)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
+    check_class_weights(config, source)
     train = split_of(config, source).train
     tournament = read_tournament(config.tournament)
     if tournament is not None:

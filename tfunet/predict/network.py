@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.run import RunConfig
+from tfunet.data.class_lines import BACKGROUND
 from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.graph.traced import traced
@@ -48,6 +49,20 @@ class Network:
         """Return a name for each label; its number where the run did not record one."""
         known = self.names or tuple(map(str, range(1, self.num_classes)))
         return dict(enumerate(known, start=1))
+
+    def classes(self) -> dict[str, dict[str, Any]]:
+        """Return each label's name, and its values in the masks of the training where known."""
+        values = self.config.data_options.get("classes")
+        given = dict(values) if isinstance(values, Mapping) else {}
+        background = given.pop(BACKGROUND, 0)
+        names = {label: name.split(" ", 1)[-1] for label, name in self.label_names().items()}
+        classes: dict[str, dict[str, Any]] = {"0": {"name": BACKGROUND}}
+        classes |= {str(label): {"name": name} for label, name in names.items()}
+        if tuple(given) == tuple(names.values()):
+            for entry, value in zip(classes.values(), (background, *given.values()), strict=True):
+                several = value if isinstance(value, list | tuple) else [value]
+                entry["mask_values"] = list(several)
+        return classes
 
     def facts(self) -> "Facts":
         """Return what its graph says about its windows; ValueError if the model has no graph."""

@@ -376,7 +376,11 @@ def _run_job(
                 stored = replace(prepare, target_pixel_size=None).open(job.files)
             rows = raster_of(labels, stored.shape, None).rows
             write_overlay(job.overlay, stored, rows, network.label_names(), title=job.name)
-        content = {**identity, "seconds": round(time.perf_counter() - started, 3)}
+        content = {
+            **identity,
+            "classes": members[0].network.classes(),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
         write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
     remove_files(work.path, WORK_FILES)
     return tiling

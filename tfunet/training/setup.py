@@ -27,6 +27,7 @@ from tfunet.data.source import DataSource
 from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
 from tfunet.data.task import Task, open_task
 from tfunet.data.tile_pipeline import TilePipeline
+from tfunet.data.told_at_begin import told_at_begin
 from tfunet.files.printable import printable
 from tfunet.learning import losses
 from tfunet.learning.averaging import Averaging, Switch
@@ -278,6 +279,9 @@ def open_data(attempt: Attempt) -> RunData:
     check_classes(source, cases, split)
     for line in lines_of_doubt(source, cases, split):
         attempt.say(f"warning: {line}")
+    if not checkpoint.exists(folder):
+        for line in told_at_begin(config, source):
+            attempt.say(line)
     if topology.is_chief:
         if checkpoint.exists(folder) and contents_changed(folder, cases, split):
             attempt.say(
