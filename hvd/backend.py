@@ -85,9 +85,7 @@ class HorovodBackend:
             "HOROVOD_CYCLE_TIME": str(cycle_time_ms),
         }
         self._rendezvous: Rendezvous | None = None
-        # A set of all processes would be the one that Horovod has anyway.
-        pairs = launch.pairs if launch.process_count > 2 else ()
-        self._sets = {pair: horovod.ProcessSet(pair) for pair in pairs}
+        self._sets = {pair: horovod.ProcessSet(pair) for pair in launch.pairs}
         # How many exchanges of the same processes were traced: all of them trace the same ones, in
         # one order.
         self._exchanges: Counter[tuple[int, ...]] = Counter()
