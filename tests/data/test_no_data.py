@@ -19,6 +19,7 @@ from tfunet.data.source import open_source
 from tfunet.predict.prepare import preparation
 
 PIXELS = np.random.default_rng(0).integers(1, 200, (40, 48)).astype(np.float32)
+BEYOND = -1.7976931348623157e308
 HOLE = np.zeros((40, 48), bool)
 HOLE[:7, 5:30] = True
 
@@ -105,6 +106,11 @@ MARKED = {
         lambda path: tiff(path, with_hole(-9999), "-9999", tile=(16, 16)),
         "no-data value is -9999",
     ),
+    "GDAL, beyond float32": (
+        "a.tif",
+        lambda path: tiff(path, wide(), str(BEYOND)),
+        "no-data value is",
+    ),
     "GDAL NaN": ("a.tif", lambda path: tiff(path, with_hole(np.nan), "nan"), "value is nan"),
     "no number": ("a.tif", lambda path: tiff(path, with_hole(np.nan), "-1.#IND"), "NaN"),
     "mask page": ("a.tif", masked_tiff, "its mask leaves them out"),
@@ -125,6 +131,13 @@ MARKED = {
     "NumPy": ("a.npy", lambda path: np.save(path, with_hole(np.inf)), "NaN or infinity"),
     "zarr": ("a.zarr", store, "NaN or infinity"),
 }
+
+
+def wide():
+    """Return pixels of 64 bits whose no-data value float32 cannot hold."""
+    pixels = with_hole(0).astype(np.float64)
+    pixels[HOLE] = BEYOND
+    return pixels
 
 
 def opened(folder, name, **options):

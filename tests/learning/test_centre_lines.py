@@ -62,6 +62,21 @@ def test_a_tube_of_any_width_has_one_centre_line(width):
     assert lines.sum() <= 2 * 30
 
 
+@pytest.mark.parametrize(
+    ("parts", "length"),
+    [
+        # Of the first, scikit-image keeps the line of the bulb only, of the second that of a half.
+        ([((2, 50), (4, 6), (4, 6)), ((50, 56), (3, 6), (3, 6))], 48),
+        ([((2, 30), (4, 8), (4, 8)), ((30, 58), (5, 9), (4, 8))], 50),
+    ],
+)
+def test_a_vessel_of_which_a_part_would_be_erased_has_its_whole_line(parts, length):
+    vessel = np.logical_or.reduce([box((60, 12, 12), *part) for part in parts])
+    assert centre_lines(vessel).any((1, 2)).sum() >= length
+    half = vessel & (np.arange(60) < 45)[:, np.newaxis, np.newaxis]
+    assert cldice(half, vessel) < 0.95
+
+
 def test_a_component_that_no_thinning_keeps_is_its_own_centre_line():
     component = np.ones((3, 4, 4), bool)
     component[0, 2, 2] = component[2, 1, 1] = False

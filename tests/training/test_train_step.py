@@ -138,6 +138,7 @@ def failing():
         (lambda: None, "must return a dict with 'loss', got NoneType. Return"),
         (lambda: {"acc": tf.zeros(())}, r"must return a dict with 'loss', got \['acc'\]. Return"),
         (lambda: {"loss": "small"}, "returns 'loss': 'small', which is no number. Return"),
+        (lambda: {"loss": 1.0, "all": {"a": 2.0}}, "returns 'all': {'a': 2.0}, which is no number"),
         (failing, r"raised RuntimeError: not today, in test_train_step\.py, line \d+: raise Runt"),
         (lambda: 1 / 0, "raised ZeroDivisionError: division by zero, in test_train_step"),
     ],

@@ -5,7 +5,7 @@ import os
 
 from tfunet import exit_codes
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def of_os_error(error: OSError) -> tuple[int | None, str]:
@@ -17,7 +17,7 @@ def of_os_error(error: OSError) -> tuple[int | None, str]:
             return exit_codes.NOT_WRITTEN, f"Cannot write {name}: {reason}. Free space there."
         return (
             exit_codes.BAD_INPUT,
-            f"Cannot use {name!r:.300}: {reason}. Check the name, and the permission to read it.",
+            f"Cannot use {name!r:.300}: {reason}. Check the name, and the permission to use it.",
         )
     if error.errno in FULL:
         advice = "Free space there, or send the output elsewhere."

@@ -204,6 +204,8 @@ def as_image(
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = pixels.astype(np.float32)
     beyond = np.isinf(narrow) & np.isfinite(pixels) if pixels.dtype.itemsize > 4 else None
+    if beyond is not None and missing is not None:
+        beyond &= ~missing[..., np.newaxis]
     if beyond is not None and beyond.any():
         raise BadFileError(
             path,

@@ -108,7 +108,7 @@ def first_samples(
     samples = []
     for number in numbers.numpy().tolist():
         index = split.train[number // config.patches_per_case]
-        image, mask = source.read(index)
+        image, mask = source.read_case(index)
         case_id = source.case_ids[index]
         if defects := case_defects(source, image, mask):
             raise DefectsError(source.name, [Defect(file=case_id, what=what) for what in defects])

@@ -187,7 +187,7 @@ def _of_validation_cases(network: Network, folder: RunFolder) -> Iterator[tuple[
             "images to compare on with --images."
         )
     for case_id in chosen:
-        yield case_id, source.read(index_of[case_id])[0]
+        yield case_id, source.read_case(index_of[case_id])[0]
 
 
 def _middle(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:

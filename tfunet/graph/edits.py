@@ -113,8 +113,8 @@ def read_instead(old: tf.Tensor, new: tf.Tensor) -> None:
 
 
 def forget_shape_readers(tensor: tf.Tensor) -> None:
-    """Let what depends on the shape of a tensor read constants, so that nobody holds its memory for
-    that."""
+    """Let what reads only the shape of a tensor read constants, so that nobody holds its memory
+    for that. Zeros and ones of its shape stay."""
     values: dict[str, Callable[[list[int]], tf.Tensor]] = {
         "Shape": lambda shape: shape,
         "ShapeN": lambda shape: shape,

@@ -9,8 +9,8 @@ def centre_lines(region: np.ndarray) -> np.ndarray:
     """Return which voxels of a region are its centre lines; each component has some.
 
     Planes are thinned as Zhang and Suen (1984), volumes as Lee et al. (1994). In volumes,
-    scikit-image erases components whose width is even (its issue 3757). These are thinned on a grid
-    on which every width is odd.
+    scikit-image erases components whose width is even, or parts of them (its issue 3757). These are
+    thinned on a grid on which every width is odd.
     """
     lines = morphology().skeletonize(region)
     if region.ndim < 3:
@@ -18,9 +18,22 @@ def centre_lines(region: np.ndarray) -> np.ndarray:
     labels, _ = ndimage().label(region, np.ones((3,) * region.ndim))
     for number, box in enumerate(ndimage().find_objects(labels), start=1):
         component = labels[box] == number
-        if not (lines[box] & component).any():
-            lines[box] |= _on_odd_grid(component)
+        found = lines[box] & component
+        # A voxel is not much farther from its line than the line from the outside.
+        inner = ndimage().distance_transform_edt(np.pad(component, 1)).max()
+        if _farthest(component, found) <= 4 * inner:
+            continue
+        again = _on_odd_grid(component)
+        if _farthest(component, again) < _farthest(component, found):
+            lines[box] = (lines[box] & ~component) | again
     return lines
+
+
+def _farthest(component: np.ndarray, lines: np.ndarray) -> float:
+    """Return the largest distance of a voxel of a component from its lines."""
+    if not lines.any():
+        return np.inf
+    return float(ndimage().distance_transform_edt(~lines)[component].max())
 
 
 def _on_odd_grid(component: np.ndarray) -> np.ndarray:

@@ -153,7 +153,7 @@ def check_logs(logs: Any) -> None:
             f"The model's train_step must return a dict with 'loss', got {got}. {advice}"
         )
     for name, value in logs.items():
-        if value is None or isinstance(value, str):
+        if value is None or isinstance(value, str | Mapping | list | tuple):
             raise ValueError(
                 f"The model's train_step returns {name!r}: {value!r:.80}, which is no number. "
                 f"{advice}"
