@@ -8,7 +8,7 @@ from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
-from tfunet.bench.report.plot_style import STYLES, draw_boxes, inline, styles_of
+from tfunet.bench.report.plot_style import STYLES, draw_boxes, inline, make_grid, styles_of
 from tfunet.bench.report.plots import FIGURES, draw_all
 from tfunet.bench.report.score_plots import MAX_POINTS, case_dice, smooth
 
@@ -66,6 +66,13 @@ def test_figures_name_backends_regions_and_axes(drawings):
         texts(drawings["phases"])
     )
     assert "horovod x2" in texts(drawings["throughput"])
+
+
+@pytest.mark.parametrize(("name", "columns"), [("axon", 4), ("oligodendrocyte", 2), ("x" * 99, 1)])
+def test_dice_and_iou_of_a_class_stand_in_one_row(name, columns):
+    titles = [f"{score}, {name}" for _ in range(5) for score in ("Dice", "IoU")]
+    _, rows = make_grid(titles, 1.0, together=2)
+    assert {len(row) for row in rows[:-1]} == {columns}
 
 
 def test_panels_of_many_classes_stand_in_rows(tmp_path, recwarn):

@@ -89,14 +89,21 @@ def make_panels(rows: int, columns: int, height: float, **options: Any) -> tuple
 
 
 def make_grid(
-    titles: Sequence[str], row_height: float, *, most: int = MOST_COLUMNS, **options: Any
+    titles: Sequence[str],
+    row_height: float,
+    *,
+    most: int = MOST_COLUMNS,
+    together: int = 1,
+    **options: Any,
 ) -> tuple[Figure, list[list[Any]]]:
     """Return a figure with a panel under each title, and the axes of each row.
 
-    A row has at most `most` panels, and fewer where titles are long.
+    A row has at most `most` panels, and fewer where titles are long. `together` panels that follow
+    one another stand in one row, where it has room for them.
     """
     longest = max(map(len, titles))
     columns = max(1, min(len(titles), most, int(WIDTH / (TITLE_LETTER * longest + 0.5))))
+    columns -= columns % together if columns > together else 0
     rows = -(-len(titles) // columns)
     figure, panels = make_panels(rows, columns, row_height * rows, **options)
     for axes, title in zip(panels, titles, strict=False):

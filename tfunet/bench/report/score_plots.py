@@ -98,7 +98,8 @@ def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | No
     counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
     places = [(score, region) for region in regions for score in ("Dice", "IoU")]
     titles = [f"{score}, {region}" for score, region in places]
-    figure, rows = plot_style.make_grid(titles, 2.9, most=2 if len(regions) < FEW_REGIONS else 4)
+    most = 2 if len(regions) < FEW_REGIONS else 4
+    figure, rows = plot_style.make_grid(titles, 2.9, most=most, together=2)
     panels = [axes for row in rows for axes in row]
     for axes, (score, region) in zip(panels, places, strict=True):
         _score_panel(axes, family, region, score, styles)
