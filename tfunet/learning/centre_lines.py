@@ -9,8 +9,8 @@ def centre_lines(region: np.ndarray) -> np.ndarray:
     """Return which voxels of a region are its centre lines; each component has some.
 
     Planes are thinned as Zhang and Suen (1984), volumes as Lee et al. (1994). In volumes,
-    scikit-image erases components whose width is even, or parts of them (its issue 3757). These are
-    thinned on a grid on which every width is odd.
+    scikit-image erases components whose width is even, or parts of them (its issue 3757). Where
+    that leaves voxels far from all lines, a component is thinned on a grid with odd widths only.
     """
     lines = morphology().skeletonize(region)
     if region.ndim < 3:
