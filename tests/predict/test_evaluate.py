@@ -139,6 +139,28 @@ def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
     assert measure(case_metrics(names), *masks, None) != values
 
 
+def test_objects_that_touch_are_counted_by_their_numbers(local_run, others, tmp_path):
+    """Each true component is two objects: what is left and what is right of the middle."""
+    truth = tifffile.imread(others / "other0_mask.tif")
+    numbers = truth * np.where(np.arange(64) < 32, np.uint8(1), np.uint8(200))
+    tifffile.imwrite(others / "other0_mask.tif", numbers)
+    lines = """
+        images = "{case}_image.tif"
+        masks = { foreground = "{case}_mask.tif" }
+        objects = "numbers"
+        """
+    (others / "others.toml").write_text(lines)
+    out, names = tmp_path / "out", ("instance_recall", "panoptic_quality", "lesion_recall")
+    command = ["evaluate", str(local_run), str(others / "others.toml"), "--no-overlay"]
+    assert main([*command, "--out", str(out), "--metrics", ",".join(names)]) == 0
+    row = rows(out / "scores.csv")[0]
+    labels = tifffile.imread(out / "predictions/other0.tif")
+    metrics = case_metrics(names)
+    by_hand = measure(metrics, labels > 0, numbers > 0, None, numbers)
+    assert [float(row[name]) for name in names] == by_hand
+    assert measure(metrics, labels > 0, numbers > 0, None) != by_hand
+
+
 def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_path, capsys):
     trained = json.loads((local_run / "split.json").read_text())["train"]
     command = ["evaluate", str(local_run), str(folder), "--out", str(tmp_path / "out")]

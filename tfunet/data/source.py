@@ -99,6 +99,8 @@ class DataSource:
         in_colour: Whether pictures show the first three channels as red, green and blue.
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
             case's files again, for pictures in colour. By default pixels stay as they are.
+        objects: Case index, and spatial shape to resize to, to the number of the object in each
+            pixel of the mask, int32, 0 where none is. None where masks do not tell objects apart.
     """
 
     name: str
@@ -129,6 +131,7 @@ class DataSource:
     has_background: bool = True
     in_colour: bool = False
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
+    objects: Callable[[int, Sequence[int]], np.ndarray | None] = lambda index, shape: None
 
     def __post_init__(self) -> None:
         if not self.case_ids:

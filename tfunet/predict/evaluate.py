@@ -22,7 +22,7 @@ from tfunet.files.home import expand_home
 from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
-from tfunet.learning.case_metrics import check_library, measure, tolerances
+from tfunet.learning.case_metrics import check_library, measure, of_objects, tolerances
 from tfunet.learning.dataset_scores import (
     COUNTS,
     RegionScores,
@@ -136,7 +136,8 @@ def evaluate(
     rows = []
     for at in now_and_then(range(len(chosen)), "Scored"):
         name, raw, labels = scored_cases.read(at)
-        rows += _rows(name, raw, labels, source, in_units, has_spacing=has_spacing)
+        objects = _objects(source, chosen[at], raw, in_units)
+        rows += _rows(name, raw, labels, source, in_units, objects, has_spacing=has_spacing)
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
     header = (*COLUMNS, *extra)
@@ -282,12 +283,19 @@ def _predicted(
     return [files[at] for at in range(len(cases))]
 
 
+def _objects(
+    source: DataSource, index: int, raw: RawCase, metrics: Sequence[CaseMetric]
+) -> np.ndarray | None:
+    return source.objects(index, raw.mask.shape) if of_objects(metrics) else None
+
+
 def _rows(
     name: str,
     raw: RawCase,
     labels: np.ndarray,
     source: DataSource,
     metrics: Sequence[CaseMetric],
+    objects: np.ndarray | None,
     *,
     has_spacing: bool,
 ) -> list[dict[str, Any]]:
@@ -296,7 +304,7 @@ def _rows(
         predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)
         both = predicted & truth
         counts = np.array([both.sum(), (predicted & ~both).sum(), (truth & ~both).sum()])
-        values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None)
+        values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None, objects)
         rows.append(
             {
                 "case": name,

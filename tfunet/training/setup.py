@@ -388,6 +388,7 @@ def _whole_cases(
         cases=cases,
         validation=split.validation,
         spacings=spacings,
+        objects=source.objects,
         scoring=_region_scoring(source),
     )
 

@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 def opened(root, **options):
     nested = {"images": "{case}/images/{case}.png", "masks": {"nucleus": "{case}/masks/*.png"}}
-    return open_folder(root=str(root), **{**nested, "objects": True, **options})
+    return open_folder(root=str(root), **{**nested, "objects": "files", **options})
 
 
 def read(source, case):
@@ -75,7 +75,7 @@ def test_numbered_objects_have_borders_too(folder):
     for case, objects in OBJECTS.items():
         numbered = np.max([(mask > 0) * (3 * at + 5) for at, mask in enumerate(objects)], 0)
         save(folder / "numbered" / f"{case}.png", numbered.astype(np.uint8))
-    given = {"masks": {"nucleus": "numbered/{case}.png"}, "threshold": 0, "objects": False}
+    given = {"masks": {"nucleus": "numbered/{case}.png"}, "objects": "numbers"}
     numbered, apart = opened(folder, border="edge", **given), opened(folder, border="edge")
     for case in OBJECTS:
         assert np.array_equal(read(numbered, case), read(apart, case))
@@ -148,7 +148,7 @@ def test_every_file_of_an_object_is_in_the_fingerprint(folder):
     [
         ({"masks": "{case}/masks/*.png", "classes": {"a": 1}}, "Leave classes out"),
         ({"border": "nucleus"}, "is a class of masks=, too"),
-        ({"border": "x", "objects": False}, "must tell objects apart"),
+        ({"border": "x", "objects": None}, "must tell objects apart"),
         ({"border": " "}, "hidden characters"),
     ],
 )
@@ -159,6 +159,6 @@ def test_options_that_do_not_fit_are_refused(folder, options, words):
 
 def test_without_the_option_several_files_are_a_defect_that_names_it(folder):
     with pytest.raises(DefectsError) as error:
-        opened(folder, objects=False, exclude=["a/images/*.png"])
+        opened(folder, objects=None, exclude=["a/images/*.png"])
     assert "2 files match a_c/masks/*.png" in str(error.value)
-    assert "objects = true" in str(error.value)
+    assert 'objects = "files"' in str(error.value)

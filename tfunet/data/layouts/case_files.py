@@ -9,7 +9,6 @@ from tfunet.data.defects import Defect
 from tfunet.data.formats.container import split_container, stem
 from tfunet.data.layouts.file_patterns import compiled, find, in_other_case, placeholders
 
-
 # Follows what is missing where each object has a file.
 OF_NO_OBJECT = ". If the image shows no object, store one mask of zeros"
 
@@ -240,7 +239,7 @@ def _mask_files(
     if what.startswith("missing"):
         return [], f"{what}{OF_NO_OBJECT if objects else ''}"
     if what:
-        what += ". If each is of one object, say objects = true"
+        what += '. If each is of one object, say objects = "files"'
     return [file], what
 
 

@@ -149,7 +149,7 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
-        **({"objects": [labels.objects, labels.border]} if labels.tells_objects else {}),
+        **({"objects": [labels.objects, labels.border]} if labels.objects else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
@@ -196,6 +196,7 @@ def open_files(
         ignored=IGNORED if ignores else None,
         in_colour=all(case.headers.image.in_colour for case in cases),
         restore=reader.restore,
+        objects=reader.objects,
     )
 
 
@@ -274,6 +275,11 @@ class _Reader:
             image_files=case.files.images,
             notes=tuple(self.notes(index)),
         )
+
+    def objects(self, index: int, shape: Sequence[int]) -> np.ndarray | None:
+        """Return the number of the object in each pixel of a mask that is resized to a shape."""
+        numbers = self._labels(index).objects()
+        return None if numbers is None else resize_nearest(numbers, tuple(shape))
 
     def restore(self, index: int) -> Callable[[np.ndarray], np.ndarray]:
         """Return what gives normalised pixels of a case their intensities again.

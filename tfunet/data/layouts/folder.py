@@ -8,7 +8,7 @@ from typing import Any
 from tfunet.data.layouts.case_files import images_in_other_case, match_files
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
-from tfunet.data.layouts.label_mapping import label_mapping
+from tfunet.data.layouts.label_mapping import FILES, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 from tfunet.files.home import expand_home
@@ -23,7 +23,7 @@ def open_folder(
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
     ignore_label: int | str | None = None,
-    objects: bool = False,
+    objects: str | None = None,
     border: str | None = None,
     regions: Mapping[str, Sequence[str]] | None = None,
     table: Mapping[str, Any] | None = None,
@@ -53,10 +53,11 @@ def open_folder(
         threshold: With a file for each class: pixels above this value belong to the class.
         ignore_label: Value, or colour, of mask pixels that count neither in the loss nor in
             scores.
-        objects: Whether a case has a mask file for each object, which the pattern of its class
-            matches: '{case}/masks/*.png'. Together they are the class.
-        border: Name of a further class: the pixels where two objects meet, of masks that tell them
-            apart (`objects`, or a threshold of 0).
+        objects: How masks tell the objects of a class apart. "numbers": the pixels of each have a
+            number of their own. "files": each has a mask file, which the pattern of its class
+            matches, such as '{case}/masks/*.png'. Together they are the class; metrics of objects
+            count them as they are, also where they touch.
+        border: Name of a further class: the pixels where two objects meet.
         regions: Region name to class names. By default each class is a region.
         table: CSV or TSV with a row for each case: `file`, `key` (the column with the case ids),
             and `group` (a column) and `keep` (column to the values of the rows to use).
@@ -84,14 +85,12 @@ def open_folder(
         DefectsError: Where no case is left.
     """
     folder = find_root(root)
-    labels = label_mapping(
-        masks, classes, threshold, ignore_label, objects=objects, border=border
-    )
+    labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
     patterns = [images] if isinstance(images, str) else list(images)
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
     cases, defects, found = match_files(
-        folder, patterns, labels.patterns, exclude, objects=objects
+        folder, patterns, labels.patterns, exclude, objects=objects == FILES
     )
     if rows is not None:
         cases, table_defects = rows.select(cases)

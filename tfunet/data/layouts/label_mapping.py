@@ -12,6 +12,8 @@ from tfunet.data.no_data import IGNORED
 from tfunet.files.printable import is_printable
 
 IGNORE = "ignore_label"
+# How masks tell the objects of a class apart.
+FILES, NUMBERS = "files", "numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class LabelMapping:
         colours: Whether the values are colours, as 0xRRGGBB.
         ignored: File value of pixels that count neither in losses nor in scores. With a single
             file for all classes it is among `values`, too.
-        objects: Whether each file of a class holds one of its objects.
+        objects: How the masks tell the objects of a class apart: FILES if each file of a class
+            holds one, NUMBERS if each has a number of its own; empty if they do not.
         border: Whether the last class, which has no pattern, is where two objects meet.
     """
 
@@ -38,18 +41,13 @@ class LabelMapping:
     threshold: float | None
     colours: bool = False
     ignored: int | None = None
-    objects: bool = False
+    objects: str = ""
     border: bool = False
 
     @property
     def takes_fractions(self) -> bool:
         """Whether the masks need not hold whole numbers."""
         return self.threshold is not None
-
-    @property
-    def tells_objects(self) -> bool:
-        """Whether the masks tell objects of one class apart, and this matters."""
-        return self.objects or self.border
 
     @property
     def has_background(self) -> bool:
@@ -107,7 +105,7 @@ def label_mapping(
     threshold: float | None,
     ignore_label: int | str | None = None,
     *,
-    objects: bool = False,
+    objects: str | None = None,
     border: str | None = None,
 ) -> LabelMapping:
     """Return the mapping that the options of `open_folder` describe."""
@@ -156,7 +154,7 @@ def label_mapping(
         values=None,
         threshold=threshold,
         ignored=ignore_label,
-        objects=objects,
+        objects=objects or "",
         border=border is not None,
     )
 
@@ -183,20 +181,34 @@ def named_regions(
 
 
 def _check_objects(
-    masks: str | Mapping[str, str], threshold: float | None, *, objects: bool, border: str | None
+    masks: str | Mapping[str, str],
+    threshold: float | None,
+    *,
+    objects: str | None,
+    border: str | None,
 ) -> None:
+    if objects not in (None, FILES, NUMBERS):
+        raise ValueError(
+            f"objects={objects!r}; allowed: {FILES!r} (each mask file holds one object), "
+            f"{NUMBERS!r} (the pixels of each object have a number of their own)."
+        )
     if objects and isinstance(masks, str):
         raise ValueError(
-            "objects= takes each mask file for one object of a class, and classes= says which "
-            "values one file holds. Leave classes out: masks = { NAME = PATTERN }."
+            "objects= tells the objects of a class apart, and classes= says which classes the "
+            "values of a file are. Leave classes out: masks = { NAME = PATTERN }."
+        )
+    if objects and threshold is not None:
+        raise ValueError(
+            f"objects={objects!r} takes each pixel above 0 for a part of an object. Leave "
+            "threshold out."
         )
     if border is None:
         return
-    if not objects and (isinstance(masks, str) or threshold != 0):
+    if not objects:
         raise ValueError(
             "border= names the class where two objects meet, so the masks must tell objects "
-            "apart. Give it with objects = true (a file for each object), or with masks that "
-            "number their objects: masks = { NAME = PATTERN } and threshold = 0."
+            f"apart. Give it with objects = {toml_value(FILES)} (a file for each object), or "
+            f"objects = {toml_value(NUMBERS)} (each object has a number)."
         )
     if border in masks or border == BACKGROUND:
         raise ValueError(f"border={border!r} is a class of masks=, too. Give it another name.")

@@ -10,8 +10,8 @@ import numpy as np
 from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import Header, read_mask
-from tfunet.data.layouts.label_mapping import LabelMapping
-from tfunet.data.layouts.objects import Borders, Overlap
+from tfunet.data.layouts.label_mapping import FILES, NUMBERS, LabelMapping
+from tfunet.data.layouts.objects import Objects, Overlap
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
 from tfunet.data.no_data import IGNORED
@@ -73,11 +73,27 @@ class LabelReader:
         """Return the mask files, to be read in parts."""
         return [open_mask(path, **self._options) for path in self._paths]
 
+    def objects(self) -> np.ndarray | None:
+        """Return the number of the object in each pixel, int32 (*spatial), 0 where none is.
+
+        None if the masks do not tell objects apart. Raises BadFileError as `read` does.
+        """
+        if not self._mapping.objects:
+            return None
+        objects = Objects()
+        for path in self._paths:
+            mask = read_mask(path, **self._options)
+            objects.add(self._numbers(np.where(mask == self._mapping.ignored, 0, mask)))
+        return objects.numbers
+
+    def _numbers(self, mask: np.ndarray) -> np.ndarray:
+        return mask if self._mapping.objects == NUMBERS else mask != 0
+
     def part(self, masks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the labels of one part of the case, given that part of each mask file."""
         labels: np.ndarray | None = None
         ignored: np.ndarray | None = None
-        borders = Borders() if self._mapping.border else None
+        objects = Objects()
         for index, mask in enumerate(masks):
             path = self._paths[index]
             self._check_data(index, mask)
@@ -96,15 +112,15 @@ class LabelReader:
                     f"the mask has shape {inside.shape}, and {self._paths[0].name} has "
                     f"{labels.shape}; they must agree.",
                 )
-            if self._mapping.objects:
+            if self._mapping.objects == FILES:
                 self._overlap.add(path, inside & (labels == self._labels[index]))
-            if borders is not None:
-                borders.add(inside if self._mapping.objects else mask * inside)
+            if self._mapping.border:
+                objects.add(self._numbers(mask))
             np.copyto(labels, self._labels[index], where=inside)
         if labels is None:
             raise ValueError("A case needs at least one mask file.")
-        if borders is not None:
-            labels[borders.pixels()] = len(self._mapping.names)
+        if self._mapping.border:
+            labels[objects.borders()] = len(self._mapping.names)
         if ignored is not None:
             labels[ignored] = IGNORED
         return labels
@@ -168,6 +184,13 @@ class LabelReader:
                 mask = mask * np.uint8(255 // most)  # White is white, in any number of bits.
             self._ranges[index].add(mask)
             return mask > threshold
+        if self._mapping.objects == NUMBERS:
+            if mask.size and mask.min() < 0:
+                raise BadFileError(
+                    path,
+                    f"holds the value {mask.min()}; objects have numbers from 1, and 0 is none.",
+                )
+            return mask != 0
         seen = self._seen[index]
         seen.update(_unique_values(mask).tolist())
         values = np.array(sorted(seen))

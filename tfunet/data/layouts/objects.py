@@ -35,37 +35,37 @@ class Overlap:
 
 
 @final
-class Borders:
-    """Finds where two objects meet."""
+class Objects:
+    """Numbers the objects of several masks.
+
+    Attributes:
+        numbers: The number of the object in each pixel, int32, 0 where none is; a later mask covers
+            an earlier one.
+    """
 
     def __init__(self) -> None:
-        self._numbers: np.ndarray | None = None
+        self.numbers = np.zeros(0, np.int32)
         self._last = 0
 
     def add(self, mask: np.ndarray) -> None:
         """Add the objects of a mask, which numbers them; True is a single one."""
-        if self._numbers is None:
-            self._numbers = np.zeros(mask.shape, np.int32)
-        if mask.dtype == bool:
-            self._last += 1
-            self._numbers[mask] = self._last
-            return
+        if not self._last:
+            self.numbers = np.zeros(mask.shape, np.int32)
+        self._last += 1
         values, numbers = np.unique(mask, return_inverse=True)
         is_object = mask != 0
-        self._numbers[is_object] = numbers.reshape(mask.shape)[is_object] + 1 + self._last
+        self.numbers[is_object] = numbers.reshape(mask.shape)[is_object] + self._last
         self._last += len(values)
 
-    def pixels(self) -> np.ndarray:
-        """Return the pixels that lie in two objects, where each reaches a pixel further."""
-        if self._numbers is None:
-            raise ValueError("Borders need the objects of at least one mask.")
-        highest = _neighbours(self._numbers, np.maximum, 0)
-        lowest = _neighbours(np.where(self._numbers == 0, NONE, self._numbers), np.minimum, NONE)
+    def borders(self) -> np.ndarray:
+        """Return whether pixels lie in two objects, where each reaches a pixel further."""
+        highest = _neighbours(self.numbers, np.maximum, 0)
+        lowest = _neighbours(np.where(self.numbers == 0, NONE, self.numbers), np.minimum, NONE)
         return (highest > 0) & (lowest != highest)
 
 
 def _neighbours(numbers: np.ndarray, choose: np.ufunc, outside: int) -> np.ndarray:
-    """Return the highest or lowest number among each pixel and its neighbours, diagonal ones too."""
+    """Return the highest or lowest number of each pixel and its neighbours, diagonal ones too."""
     for axis in range(numbers.ndim):
         width = [(1, 1) if other == axis else (0, 0) for other in range(numbers.ndim)]
         padded = np.pad(numbers, width, constant_values=outside)
