@@ -64,8 +64,9 @@ def open_folder(
         pixel_size: A number, one for each axis, {file = PATTERN, key = NAME} for JSON files, or
             {column = NAME} of `table`. By default what the files' headers say.
         target_pixel_size: Pixel size to resample to, in the same unit.
-        intensity: 'zscore', 'zscore_nonzero', 'none', (low, high), {'clip': (low, high)} or
-            {'mean': ..., 'deviation': ...}: see `tfunet.data.preprocess.normalise`.
+        intensity: 'zscore', 'zscore_nonzero', 'zscore_inside', 'none', (low, high),
+            {'clip': (low, high)} or {'mean': ..., 'deviation': ...}: see
+            `tfunet.data.preprocess.normalise`.
         grey: Convert colour images to luminance.
         axes: Letters for the axes of the images' arrays, where the files do not say or are wrong:
             z, y, x, and c for channels, such as 'cyx'.
