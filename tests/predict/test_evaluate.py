@@ -123,7 +123,7 @@ def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
         """
     )
     command = ["evaluate", str(local_run), str(others / "others.toml"), "--no-overlay"]
-    names = ("arand", "vi_split", "vi_merge", "cldice", "lesion_f1")
+    names = ("arand", "vi_split", "vi_merge", "cldice", "lesion_f1", "hd95", "assd", "nsd@2px")
     assert main([*command, "--out", str(tmp_path / "out"), "--metrics", ",".join(names)]) == 0
     labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
     assert labels[:, 32:].any()

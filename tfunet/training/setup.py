@@ -583,7 +583,8 @@ def _encoder(config: RunConfig, model: keras.Model) -> Any:
 
 def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
     """Raise ValueError for what would count pixels that are to count for nothing."""
-    counting = f"metrics={config.metrics}" if config.metrics else None
+    of_batches = keras_metrics(config.metrics)  # Those of whole cases leave these pixels out.
+    counting = f"metrics={of_batches}" if of_batches else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
         counting = "a train_step of the model's own"
     if counting:
