@@ -82,6 +82,10 @@ def test_objects():
     assert found["panoptic_quality"] == pytest.approx((12 / 20 + 1) / 5)
     strict = values(predicted, truth, names=["instance_f1@0.7", "panoptic_quality@.7"])
     assert strict == pytest.approx({"instance_f1@0.7": 2 / 10, "panoptic_quality@.7": 1 / 5})
+    # Two of 4 true and 6 predicted ones up to an IoU of 0.6, then one.
+    precise = values(predicted, truth, names=["instance_ap", "instance_ap@0.5", "instance_ap@0.7"])
+    assert list(precise.values()) == pytest.approx([(2 * 2 / 8 + 8 * 1 / 9) / 10, 2 / 8, 1 / 9])
+    assert values(predicted, truth, names=["instance_difference"]) == {"instance_difference": 2}
 
 
 def test_true_objects_that_touch_are_told_apart_by_their_numbers():
@@ -132,22 +136,22 @@ def test_an_overlap_that_would_match_two_objects_is_refused(name):
 @pytest.mark.parametrize(
     ("predicted", "truth", "expected"),
     [
-        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1]),
+        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1]),
         # No surface to measure to: no distance. Nothing predicted has no precision.
         (
             False,
             True,
             [
-                *(0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0),
-                *(0, 1, *2 * [math.nan], 0),
+                *(0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0, 0, -1, 0),
+                *(1, *2 * [math.nan], 0),
             ],
         ),
         (
             True,
             False,
             [
-                *(0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0),
-                *(0, 1, *2 * [math.nan], 0),
+                *(0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0, 0, 1, 0),
+                *(1, *2 * [math.nan], 0),
             ],
         ),
     ],

@@ -11,11 +11,21 @@ from typing import final
 
 import numpy as np
 
-from tfunet.config.case_metrics import INSTANCES, PIXELS, SEGMENTS, UNITS, CaseMetric
+from tfunet.config.case_metrics import (
+    INSTANCE_DIFFERENCE,
+    INSTANCES,
+    LEAST_OVERLAP,
+    PIXELS,
+    SEGMENTS,
+    UNITS,
+    CaseMetric,
+)
 from tfunet.learning import scores
 from tfunet.learning.centre_lines import centre_lines
 from tfunet.learning.mask_libraries import morphology, ndimage, segment_metrics
 
+# Of COCO and of the Data Science Bowl 2018: 0.5, 0.55, ..., 0.95.
+OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
 WITHOUT_LIBRARY = ("dice", "iou", "volume_difference")
 
 
@@ -32,7 +42,7 @@ def check_library(metrics: Sequence[CaseMetric]) -> None:
 
 def of_objects(metrics: Sequence[CaseMetric]) -> bool:
     """Return whether metrics need the numbers of true objects."""
-    return any(metric.kind in (*INSTANCES, *SEGMENTS) for metric in metrics)
+    return any(metric.kind in (*INSTANCES, INSTANCE_DIFFERENCE, *SEGMENTS) for metric in metrics)
 
 
 def tolerances(
@@ -147,10 +157,21 @@ class _Region:
 
     def instances(self, metric: CaseMetric) -> tuple[int, int, int, int]:
         """Predicted objects, those that are a true one; true objects, those that are found."""
+        num_predicted, num_true = self.num_objects
+        num_same = self.num_same(metric.overlap)
+        return num_predicted, num_same, num_true, num_same
+
+    @property
+    def num_objects(self) -> tuple[int, int]:
+        """How many objects are predicted, and how many are true."""
         _, num_predicted, _, _ = self.components
         _, num_true = self.true_objects
-        num_same = int((self.overlaps > metric.overlap).sum())
-        return num_predicted, num_same, num_true, num_same
+        return num_predicted, num_true
+
+    def num_same(self, overlap: float | None) -> int:
+        """How many predicted objects are a true one; None is the least overlap that is allowed."""
+        least = LEAST_OVERLAP if overlap is None else overlap
+        return int((self.overlaps > least).sum())
 
     @cached_property
     def overlaps(self) -> np.ndarray:
@@ -270,12 +291,29 @@ def _f1(counts: _Counts) -> _Measure:
     return measured
 
 
+def _instance_ap(region: _Region, metric: CaseMetric) -> float:
+    """Return TP / (TP + FP + FN) of objects, or its mean over OVERLAPS (Caicedo et al. 2019)."""
+    if region.is_absent:
+        return 1.0
+    num_objects = sum(region.num_objects)
+    found = [
+        region.num_same(overlap)
+        for overlap in (OVERLAPS if metric.overlap is None else [metric.overlap])
+    ]
+    return float(np.mean([same / (num_objects - same) for same in found]))
+
+
+def _instance_difference(region: _Region, metric: CaseMetric) -> float:
+    num_predicted, num_true = region.num_objects
+    return float(num_predicted - num_true)
+
+
 def _panoptic_quality(region: _Region, metric: CaseMetric) -> float:
     """Return the sum of the IoU of matches over the mean of both numbers (Kirillov et al. 2019)."""
     num_predicted, _, num_true, _ = region.instances(metric)
     if region.is_absent:
         return 1.0
-    same = region.overlaps[region.overlaps > metric.overlap]
+    same = region.overlaps[region.overlaps > (metric.overlap or LEAST_OVERLAP)]
     return float(same.sum() / ((num_predicted + num_true) / 2))
 
 
@@ -332,6 +370,8 @@ _FUNCTIONS: dict[str, _Measure] = {
     "instance_precision": _precision(_Region.instances),
     "instance_recall": _recall(_Region.instances),
     "instance_f1": _f1(_Region.instances),
+    "instance_ap": _instance_ap,
+    INSTANCE_DIFFERENCE: _instance_difference,
     "panoptic_quality": _panoptic_quality,
     "volume_difference": _volume_difference,
     "cldice": _cldice,

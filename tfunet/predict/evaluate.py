@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics
+from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics, has_lengths
 from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
@@ -122,7 +122,7 @@ def evaluate(
         )
     has_spacing = all(case.spacing is not None for case in cases)
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
-    if not has_spacing and any(metric.name not in ALWAYS for metric in wanted):
+    if not has_spacing and has_lengths(wanted):
         print("Distances and volumes of metrics are in pixels: no pixel size is known.")
     stems = [UNFIT.sub("_", source.case_ids[index]) for index in chosen]
     # Instead of labels alone, pictures show the errors, too.

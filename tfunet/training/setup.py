@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
-from tfunet.config.case_metrics import case_metrics, keras_metrics
+from tfunet.config.case_metrics import case_metrics, has_lengths, keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
@@ -379,7 +379,7 @@ def _whole_cases(
             "be compared. Give pixel_size= and target_pixel_size= in data_options."
         )
     metrics = tolerances(metrics, source.unit, has_spacing=has_spacing)
-    if not has_spacing:
+    if not has_spacing and has_lengths(metrics):
         attempt.say("Distances and volumes of metrics are in pixels: no pixel size is known.")
     return WholeCases(
         backend=attempt.backend,
