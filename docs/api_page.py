@@ -38,8 +38,8 @@ PUBLIC = {
         "tfunet.data.source.open_source": "tfunet/data/source.py",
     },
     "Prediction": {
-        "tfunet.predict.run.predict": "tfunet/predict/run.py",
-        "tfunet.predict.run.Options": "tfunet/predict/run.py",
+        "tfunet.prediction.run.predict": "tfunet/prediction/run.py",
+        "tfunet.prediction.run.Options": "tfunet/prediction/run.py",
     },
     "Backends": {"tfunet.backend.Backend": "tfunet/backend.py"},
 }

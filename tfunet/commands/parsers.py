@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfunet.config.refs import near_match
 from tfunet.files.typed import parse_toml
-from tfunet.predict.best_file import BEST
+from tfunet.prediction.best_file import BEST
 from tfunet.record import RunFolder
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, check_run, numbers, path, sizes
 from tfunet.config.case_metrics import check_case_metrics
-from tfunet.predict.best_file import BEST, read_best
+from tfunet.prediction.best_file import BEST, read_best
 from tfunet.process.terminal import lines_of
 
 
@@ -156,7 +156,7 @@ def _predict(options: argparse.Namespace) -> int:
     _check_places(options)
     _say_best(options.run, sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
-    from tfunet.predict.run import Options, predict
+    from tfunet.prediction.run import Options, predict
 
     try:
         given = Options(**_values(options, fields(Options)))
@@ -173,8 +173,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     check_case_metrics(options.metrics or ())
     _say_best(options.run, sys.stderr if options.json else sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
-    from tfunet.predict.evaluate import as_json, draw_errors, evaluate, summary
-    from tfunet.predict.run import Options
+    from tfunet.prediction.evaluate import as_json, draw_errors, evaluate, summary
+    from tfunet.prediction.run import Options
 
     given = Options(**_values(options, fields(Options)))
     # With --json nothing else is on standard output.

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from tfunet.files.atomic import write_atomic
 from tfunet.files.typed import Count, Positive, RecordError, read_json, typed
-from tfunet.predict.cleaning import Cleaning
+from tfunet.prediction.cleaning import Cleaning
 
 BEST = "best.json"
 CONTENT = {
