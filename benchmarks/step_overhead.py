@@ -29,9 +29,9 @@ from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 from tfunet.learning import losses, optimizers
+from tfunet.loop import run
 from tfunet.models.make import make_model
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 SETTINGS = {
     "2D": {

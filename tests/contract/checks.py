@@ -20,7 +20,7 @@ def same_network(run, single, tolerance=1e-6, *, has_tiles=False):
 
     One that was trained on tiles predicts windows of their size.
     """
-    from tfunet.predict.network import load_network  # Only this one needs TensorFlow.
+    from tfunet.prediction.network import load_network  # Only this one needs TensorFlow.
     from tfunet.record import RunFolder
 
     networks = [load_network(RunFolder(finished.folder)) for finished in (run, single)]

@@ -8,7 +8,7 @@ from tfunet.arguments import from_dict
 from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.told_at_begin import told_at_begin
-from tfunet.predict.network import Network
+from tfunet.prediction.network import Network
 
 CLASSES = {"sky": 0, "road": [3, 4], "background": []}
 

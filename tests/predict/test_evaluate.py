@@ -18,10 +18,10 @@ from tfunet.data.lazy_image import LazyImage, open_image
 from tfunet.data.shown_planes import in_8_bits, shown_channels
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice, iou
-from tfunet.predict.case_pictures import spread_ranks
-from tfunet.predict.evaluate import evaluate
-from tfunet.predict.overlay_picture import write_errors, write_overlay
-from tfunet.predict.run import Options
+from tfunet.prediction.case_pictures import spread_ranks
+from tfunet.prediction.evaluate import evaluate
+from tfunet.prediction.overlay_picture import write_errors, write_overlay
+from tfunet.prediction.run import Options
 
 
 def rows(path):

@@ -14,9 +14,9 @@ from tfunet.backend import Launch
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.config.run import RunConfig
 from tfunet.learning.divergence import has_diverged, warning
+from tfunet.loop import run
 from tfunet.process import terminal
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training.logbook import _duration
 
 

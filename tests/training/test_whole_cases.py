@@ -17,8 +17,8 @@ from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 
 def rows(folder):

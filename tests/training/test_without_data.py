@@ -5,8 +5,8 @@ import pytest
 
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 NAMES = "abcde"
 

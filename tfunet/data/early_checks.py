@@ -48,12 +48,13 @@ def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
     opened = DataSets()
     check_cache(config.cache_dir)
     check_model(replace(config, initial_weights=None) if goes_on else config)
+    check_libraries(config)
     check_data(config, opened)
     check_network(config, opened)
 
 
 def check_model(config: RunConfig) -> None:
-    """Raise ValueError for a loss that does not fit, unknown options, and missing libraries."""
+    """Raise ValueError for a loss that does not fit, and for unknown options."""
     if config.tiling and config.loss in OF_WHOLE_SAMPLES:
         raise ValueError(
             f"tiling = {list(config.tiling)} cannot be combined with loss = {config.loss!r}, which "
@@ -65,7 +66,6 @@ def check_model(config: RunConfig) -> None:
         for option in config.loss_options:
             check_option("loss", config.loss, option, (*types, *OF_EVERY_LOSS))
         check_option_types("loss", config.loss, config.loss_options, types)
-    check_library(case_metrics(config.metrics))
     if config.initial_weights is not None:
         check_initial_weights(config.initial_weights)
     if config.model not in MODELS:
@@ -77,6 +77,11 @@ def check_model(config: RunConfig) -> None:
     check_option_types("model", config.model, config.model_options, types)
     if "encoder_weights" in config.model_options:
         check_weights(config.model_options["encoder_weights"])
+
+
+def check_libraries(config: RunConfig) -> None:
+    """Raise NotInstalledError for metrics that need what is not installed."""
+    check_library(case_metrics(config.metrics))
 
 
 def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_source) -> None:

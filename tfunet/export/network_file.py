@@ -26,9 +26,9 @@ from tfunet.exit_codes import CheckFailedError
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
 from tfunet.models.keras_errors import cause_line
-from tfunet.predict.inputs import find_images
-from tfunet.predict.network import Network, load_network
-from tfunet.predict.prepare import preparation
+from tfunet.prediction.inputs import find_images
+from tfunet.prediction.network import Network, load_network
+from tfunet.prediction.prepare import preparation
 from tfunet.record import RunFolder
 
 FILES = {"savedmodel": "saved_model", "onnx": "model.onnx"}

@@ -23,6 +23,8 @@ STEPS: Kinds = {"step": whole, "seconds": amount, "loss": number, "traced": whol
 EPOCHS: Kinds = {"steps": whole, "training_seconds": amount}
 # Hyperparameters that have a column only where they change.
 OTHERS = tuple(name for name in HYPERPARAMETERS if name != "learning_rate")
+# Columns of epochs.csv that hold no numbers.
+TEXTS = ("weights_hash", "samples_hash", "dropped_samples")
 COUNTS = ("true_positive", "false_positive", "false_negative")
 CASES: Kinds = {"epoch": whole, "case": str, "region": str, **dict.fromkeys(COUNTS, amount)}
 
@@ -50,6 +52,16 @@ def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
         "seconds": table["training_seconds"] if dice else [],
         "dice": [sum(row) / len(row) for row in scores],
     }
+
+
+def read_history(folder: Path) -> dict[str, list[Any]]:
+    """Return the columns of epochs.csv that hold numbers; None for a value that was not taken."""
+    path = folder / "epochs.csv"
+    return read_table(path, {name: _number for name in column_names(path) if name not in TEXTS})
+
+
+def _number(text: str) -> float | int | None:
+    return int(text) if text.isdecimal() else number_or_none(text)
 
 
 def read_rounds(folder: Path) -> list[Played]:

@@ -32,11 +32,11 @@ from tfunet.learning.dataset_scores import (
     score_rows,
     score_text,
 )
-from tfunet.predict.case_pictures import NUM_PICTURES, Cases, now_and_then
-from tfunet.predict.ensemble import Member
-from tfunet.predict.network import Network
-from tfunet.predict.overlay_picture import NO_DRAWING, drawing
-from tfunet.predict.run import Options, followed, predict
+from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
+from tfunet.prediction.ensemble import Member
+from tfunet.prediction.network import Network
+from tfunet.prediction.overlay_picture import NO_DRAWING, drawing
+from tfunet.prediction.run import Options, followed, predict
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 

@@ -10,8 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.config.augmentation import chosen_axes, read_augmentation
-from tfunet.predict.network import Facts, Forward, Network, load_network, probabilities
-from tfunet.predict.prepare import Preparation, preparation
+from tfunet.prediction.network import Facts, Forward, Network, load_network, probabilities
+from tfunet.prediction.prepare import Preparation, preparation
 from tfunet.record import RunFolder
 
 

@@ -23,22 +23,22 @@ from tfunet.files.regular import remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.counting import predicted_labels
-from tfunet.predict import output
-from tfunet.predict.best_file import BEST, read_best
-from tfunet.predict.cleaning import Cleaning
-from tfunet.predict.ensemble import (
+from tfunet.prediction import output
+from tfunet.prediction.best_file import BEST, read_best
+from tfunet.prediction.cleaning import Cleaning
+from tfunet.prediction.ensemble import (
     Member,
     joint_facts,
     joint_patch,
     load_members,
     mean_probabilities,
 )
-from tfunet.predict.inputs import find_images
-from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
-from tfunet.predict.network import Facts, Forward, Network
-from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_overlay
-from tfunet.predict.prepare import Preparation, check_memory
-from tfunet.predict.raster import RawFile, raster_of
+from tfunet.prediction.inputs import find_images
+from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
+from tfunet.prediction.network import Facts, Forward, Network
+from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_overlay
+from tfunet.prediction.prepare import Preparation, check_memory
+from tfunet.prediction.raster import RawFile, raster_of
 from tfunet.process.terminal import counted, lines_of
 from tfunet.record import LOCK, RunFolder
 
@@ -127,7 +127,7 @@ def predict(
 
     Args:
         run: Folder of a finished run, or of a study with a best.json.
-        images: Paths, folders and patterns, as `tfunet.predict.inputs.find_images` reads them.
+        images: Paths, folders and patterns, as `tfunet.prediction.inputs.find_images` reads them.
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
         names: A name for each prediction, where each image is a path; by default that of the image.
