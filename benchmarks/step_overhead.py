@@ -131,7 +131,7 @@ def fit_model(config, clock):
     )
     model.compile(
         optimizer=optimizers.make(config, 1, steps_per_epoch),
-        loss=make_loss(config),
+        loss=make_loss(config, ()),
         jit_compile=config.xla,
     )
     model.fit(
