@@ -73,6 +73,7 @@ MORE_DATA = {
     "label_names": list[str] | None,
     "training_files": list[str] | None,
     "contents": str | None,
+    "class_weights": list[Amount] | None,
 }
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")

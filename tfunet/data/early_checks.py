@@ -11,11 +11,11 @@ from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.cache import check_cache
+from tfunet.data.class_weights import KEY, check_form, class_weights
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
-from tfunet.data.told_at_begin import check_class_weights
 from tfunet.learning import LOSSES
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
@@ -65,7 +65,9 @@ def check_model(config: RunConfig) -> None:
         types = types_in_source(LOSSES[config.loss])
         for option in config.loss_options:
             check_option("loss", config.loss, option, (*types, *OF_EVERY_LOSS))
-        check_option_types("loss", config.loss, config.loss_options, types)
+        check_form(config)
+        others = {name: value for name, value in config.loss_options.items() if name != KEY}
+        check_option_types("loss", config.loss, others, types)
     if config.initial_weights is not None:
         check_initial_weights(config.initial_weights)
     if config.model not in MODELS:
@@ -94,7 +96,7 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     task = open_task(config, opened)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
-    check_class_weights(config, source)
+    class_weights(config, source)  # Raises for those that do not fit the classes.
     train = split_of(config, source).train
     tournament = read_tournament(config.tournament)
     if tournament is not None:

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from tfunet.config.run import RunConfig
+from tfunet.data.class_weights import weights_line
 from tfunet.data.source import DataSource
-from tfunet.learning import LOSSES
 from tfunet.models import MODELS
 
 
-def told_at_begin(config: RunConfig, source: DataSource) -> Iterator[str]:
-    """Yield a line for each setting that may do something else than its user thinks."""
+def told_at_begin(config: RunConfig, source: DataSource, weights: Sequence[float]) -> Iterator[str]:
+    """Yield a line for each setting that may do something else than its user thinks.
+
+    `weights` are those of the classes in the loss.
+    """
     options = config.model_options
     encoder = options.get("encoder") if config.model in MODELS else None
     if encoder and not options.get("encoder_weights") and config.initial_weights is None:
@@ -17,27 +20,5 @@ def told_at_begin(config: RunConfig, source: DataSource) -> Iterator[str]:
             f"The encoder {encoder} begins with random weights. For pretrained ones, give their "
             "file as model_options.encoder_weights."
         )
-    weights = _class_weights(config)
-    if weights and not source.has_background:
-        named = zip(_classes(source), weights, strict=True)
-        yield f"class_weights: {', '.join(f'{name} {weight:g}' for name, weight in named)}."
-
-
-def check_class_weights(config: RunConfig, source: DataSource) -> None:
-    """Raise ValueError for a list of class weights that is not one for each class."""
-    weights = _class_weights(config)
-    if not weights or source.targets or len(weights) == source.num_classes:
-        return
-    raise ValueError(
-        f"class_weights has {len(weights)} numbers, and there are {source.num_classes} classes, "
-        f"with background. Give one for each, in this order: {', '.join(_classes(source))}."
-    )
-
-
-def _class_weights(config: RunConfig) -> Sequence[float]:
-    return config.loss_options.get("class_weights", ()) if config.loss in LOSSES else ()
-
-
-def _classes(source: DataSource) -> list[str]:
-    empty = "" if source.has_background else " (no pixel has it)"
-    return [f"0 background{empty}", *source.label_names().values()]
+    if weights:
+        yield weights_line(config, source, weights)

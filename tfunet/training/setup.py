@@ -20,6 +20,7 @@ from tfunet.config.case_metrics import case_metrics, has_lengths, keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.class_weights import KEY
 from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
 from tfunet.data.sample_order import steps_per_epoch
@@ -29,7 +30,6 @@ from tfunet.data.task import Task, open_task
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.data.told_at_begin import told_at_begin
 from tfunet.files.printable import printable
-from tfunet.learning import losses
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
@@ -51,6 +51,7 @@ from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
 from tfunet.training.compiled_model import compiled_model, make_metrics
 from tfunet.training.held import EveryVariable, Held
+from tfunet.training.loss import make_loss, shared_weights
 from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
 from tfunet.training.trained_on import contents, contents_changed, training_files
@@ -176,6 +177,8 @@ class RunData:
     deciding: tuple[int, ...] = ()
     # None where samples are trained as a whole.
     tiles: Tiles | None = None
+    # Of each label in the loss; empty if the configuration gives none.
+    class_weights: tuple[float, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -279,8 +282,9 @@ def open_data(attempt: Attempt) -> RunData:
     check_classes(source, cases, split)
     for line in lines_of_doubt(source, cases, split):
         attempt.say(f"warning: {line}")
+    weights = shared_weights(attempt, source, cases, split.train)
     if not checkpoint.exists(folder):
-        for line in told_at_begin(config, source):
+        for line in told_at_begin(config, source, weights):
             attempt.say(line)
     if topology.is_chief:
         if checkpoint.exists(folder) and contents_changed(folder, cases, split):
@@ -299,6 +303,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "label_names": list(source.label_names().values()),
                 "training_files": training_files(source, split),
                 "contents": contents(cases, split),
+                **({KEY: weights} if weights else {}),
             }
         )
     whole_cases = _whole_cases(attempt, source, cases, split)
@@ -330,6 +335,7 @@ def open_data(attempt: Attempt) -> RunData:
         whole_cases=whole_cases,
         deciding=deciding,
         tiles=tiles,
+        class_weights=weights,
     )
 
 
@@ -483,7 +489,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     Raises ValueError for a model that would train wrongly.
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    loss = losses.make(config.loss, config.loss_options)
+    loss = make_loss(config, data.class_weights)
     # XLA compiles the step as a whole: its parts cannot be timed.
     is_noted = not config.xla and topology.num_replicas > 1
     average = Switch(backend.average, attempt.note if is_noted else None)
