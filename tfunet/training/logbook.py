@@ -9,7 +9,9 @@ from typing import Any, final
 from tqdm import tqdm
 
 from tfunet.data.source import DataSource
+from tfunet.files.atomic import write_atomic
 from tfunet.files.typed import amount, number, typed_rows
+from tfunet.learning.confusion import CONFUSION, confusion_csv
 from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line, region_scores
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
@@ -134,6 +136,10 @@ class Logbook:
             rows = scores.case_rows(epoch, self._data.validation_ids)
             names = () if scores.metrics is None else scores.metrics.names
             self._attempt.folder.write_cases(rows, scores.scoring.table, names)
+            if scores.confusion.size:
+                labels = self._data.task.source.label_names().values()
+                text = confusion_csv(scores.confusion, labels)
+                write_atomic(self._attempt.folder.path / CONFUSION, text)
         self._bar.clear()
         shown = _shown(progress.logs, self._data.task.source.regions)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s of training"
