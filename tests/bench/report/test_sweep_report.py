@@ -289,6 +289,30 @@ def test_one_run_alone_has_a_report(tmp_path):
     assert Page(page).open == []
 
 
+def test_the_miou_of_several_regions_stands_beside_their_dice(tmp_path):
+    study = make_study(repeats=2, grid={"backend": ["single"]}, skip=[])
+    trials = write_sweep(tmp_path, study, regions=("a", "b"))
+    mious = [RunFolder(tmp_path / trial.id).read_result()["miou"] for trial in trials]
+    low, high = sorted(mious)
+    assert low < high
+    (table, *_) = summary_table(tmp_path).split("\n\n")
+    header, row = (line for line in table.splitlines() if line.startswith(("backend", "single")))
+    assert re.search("Dice a +Dice b +mIoU ", header)
+    assert f"{np.median(mious):.3f} [{low:.3f}, {high:.3f}]" in row
+    report = write_report(tmp_path)
+    with report.trials.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [float(row["miou"]) for row in table] == mious
+    assert all(0 < float(row["dataset_iou_b"]) < float(row["dataset_iou_a"]) < 1 for row in table)
+    with report.cells.open(newline="") as file:
+        (cell,) = csv.DictReader(file)
+    assert float(cell["miou_high"]) == high
+    # A record of an earlier version has none.
+    for trial in trials:
+        write_trial(tmp_path, trial, miou=None, dataset_iou=None, dataset_dice=None)
+    assert "mIoU" not in summary_table(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
