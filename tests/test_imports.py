@@ -52,6 +52,7 @@ WITHOUT_TENSORFLOW = (
     *(
         "learning/__init__",
         "learning/case_metrics",
+        "learning/confusion",
         "learning/dataset_scores",
         "learning/scores",
         "models/__init__",

@@ -85,10 +85,17 @@ CASE_TABLES = {"cases": CASE_COLUMNS, "errors": ERROR_COLUMNS}
 def epoch_columns(regions: Iterable[str], targets: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the columns of epochs.csv for a data set with these regions or targets."""
     regions = tuple(regions)
+    of_dataset = [
+        f"dataset_{score}{part}"
+        for score in ("dice", "iou")
+        for part in ("", *(f"_{region}" for region in regions))
+        if regions
+    ]
     return (
         *("epoch", "steps", "loss", "val_loss"),
         *(f"dice_{region}" for region in regions),
         *(f"iou_{region}" for region in regions),
+        *of_dataset,
         *(f"mae_{target}" for target in targets),
         *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
         *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),

@@ -8,8 +8,8 @@ from scipy import ndimage
 from tfunet.config.case_metrics import PLAIN, case_metrics
 from tfunet.learning import LOSSES, losses
 from tfunet.learning.case_metrics import measure
-from tfunet.learning.counting import count, predicted_labels, region_table
 from tfunet.learning.ignoring import background_where_ignored, ignore_in_loss
+from tfunet.learning.scoring import RegionScoring
 
 IGNORED = 255
 RANDOM = np.random.default_rng(0)
@@ -64,15 +64,22 @@ def test_neither_loss_nor_gradient_depends_on_them(name, options, channels):
 
 
 def test_no_score_counts_them():
-    table = region_table(2, {"cell": (1,)})
-    start, stop, valid = tf.zeros((2, 2), tf.int32), tf.constant([[6, 5]] * 2), tf.ones(2)
+    scoring = RegionScoring(num_classes=2, regions={"cell": (1,)}, ignored=IGNORED)
+    fed = {
+        "mask": tf.constant(MASK),
+        "core_start": tf.zeros((2, 2), tf.int32),
+        "core_stop": tf.constant([[6, 5]] * 2),
+        "valid": tf.ones(2),
+    }
+    truth, predicted = MASK[~HOLE] == 1, batch(1, 0.0)[~HOLE][:, 0] > 0
+    expected = [truth & predicted, ~truth & predicted, truth & ~predicted]
     for elsewhere in (-1.0, 1.0):
-        labels = predicted_labels(tf.constant(batch(1, elsewhere)))
-        mask, labels = background_where_ignored(tf.constant(MASK), labels, IGNORED)
-        counts = count(labels, mask, table, start, stop, valid).numpy().sum(0)[0]
-        truth, predicted = MASK[~HOLE] == 1, batch(1, 0.0)[~HOLE][:, 0] > 0
-        expected = [truth & predicted, ~truth & predicted, truth & ~predicted]
+        output = tf.constant(batch(1, elsewhere))
+        sums = scoring.sums(output, fed).numpy()
+        counts = scoring.case_sums(sums).sum(0)[0]
         assert counts.tolist() == [*(int(part.sum()) for part in expected), MASK.size]
+        assert scoring.confusion(sums).sum() == (~HOLE).sum()
+        assert not scoring.labels(output, fed).numpy()[HOLE].any()
 
 
 def blobs(shape):

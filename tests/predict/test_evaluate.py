@@ -52,6 +52,16 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     counts = np.array([both, labels.sum() - both, truth.sum() - both])
     assert float(table[0]["dice"]) == float(dice(counts))
     assert int(table[0]["true_positive"]) == both
+    # Both cases together; the other mask is empty.
+    wrong, found = (int(table[1][name]) for name in ("false_positive", "true_positive"))
+    assert found == 0
+    assert (tmp_path / "out/confusion.csv").read_text() == (
+        f"true,0 background,1 foreground\n"
+        f"0 background,{2 * truth.size - int(counts.sum()) - wrong},{int(counts[1]) + wrong}\n"
+        f"1 foreground,{int(counts[2])},{both}\n"
+    )
+    with Image.open(tmp_path / "out/confusion.png") as picture:
+        assert np.asarray(picture.convert("L")).std() > 10
     # No true surface: no distance, and the mean says in how many cases there is one.
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
     said, complaints = capsys.readouterr()
@@ -131,6 +141,10 @@ def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
     row = rows(tmp_path / "out/scores.csv")[0]
     assert int(row["true_positive"]) == both
     assert int(row["false_positive"]) == labels[:, :32].sum() - both
+    matrix = rows(tmp_path / "out/confusion.csv")
+    counted = 32 * 64 + len(truth[0]) * len(truth)  # All of the other case.
+    cells = [int(row[name]) for row in matrix for name in ("0 background", "1 foreground")]
+    assert sum(cells) == counted
     masks = [np.where(truth == 7, 0, values) for values in (labels, truth)]
     values = measure(case_metrics(names), *masks, None)
     assert [row[name] for name in names] == [str(value) for value in values]

@@ -45,7 +45,7 @@ def test_masks_under_a_hole_change_neither_weights_nor_scores(tmp_path):
     zeros, ones = (trained(tmp_path / f"{label}", label=label, metrics=metrics) for label in (0, 1))
     for name in ("weights_hash", "loss", "val_loss", "dice"):
         assert zeros[name] == ones[name]
-    for table in ("cases.csv",):
+    for table in ("cases.csv", "confusion.csv"):
         first, second = ((tmp_path / label / "run" / table).read_text() for label in "01")
         assert first == second
 

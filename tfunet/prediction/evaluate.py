@@ -23,6 +23,14 @@ from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, of_objects, tolerances
+from tfunet.learning.confusion import (
+    BACKGROUND,
+    CONFUSION,
+    confusion_csv,
+    count_pairs,
+    region_counts,
+    region_table,
+)
 from tfunet.learning.dataset_scores import (
     COUNTS,
     RegionScores,
@@ -35,7 +43,7 @@ from tfunet.learning.dataset_scores import (
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
-from tfunet.prediction.overlay_picture import NO_DRAWING, drawing
+from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
 from tfunet.prediction.run import Options, followed, predict
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
@@ -52,12 +60,14 @@ class Scored:
 
     Attributes:
         regions: Means over cases, and scores of the data set, of each region.
+        confusion: The voxels of each true label (rows) and each predicted one.
     """
 
     rows: tuple[dict[str, Any], ...]
     metrics: tuple[str, ...]
     path: Path
     cases: Cases
+    confusion: np.ndarray
 
     @property
     def regions(self) -> dict[str, RegionScores]:
@@ -134,10 +144,20 @@ def evaluate(
         predictions=_predicted(run, source, stems, cases, network, out / "predictions", plain),
     )
     rows = []
+    confusion = np.zeros((source.num_classes,) * 2, np.int64)
     for at in now_and_then(range(len(chosen)), "Scored"):
         name, raw, labels = scored_cases.read(at)
+        try:
+            pairs = count_pairs(raw.mask, labels, source.num_classes)
+        except ValueError as error:
+            raise ValueError(
+                f"{scored_cases.predictions[at]}: {error}. Remove the file."
+            ) from error
         objects = _objects(source, chosen[at], raw, in_units)
-        rows += _rows(name, raw, labels, source, in_units, objects, has_spacing=has_spacing)
+        rows += _rows(
+            name, raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing
+        )
+        confusion += pairs
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
     header = (*COLUMNS, *extra)
@@ -146,7 +166,11 @@ def evaluate(
             csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
         ]
         write_atomic(path, csv_line(header) + "".join(lines))
-    result = Scored(rows=tuple(rows), metrics=extra, path=path, cases=scored_cases)
+    result = Scored(
+        rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
+    )
+    with writing(out / CONFUSION):
+        write_atomic(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
     _write_regions(out / "region_scores.csv", result.regions)
     return result
 
@@ -293,6 +317,7 @@ def _rows(
     name: str,
     raw: RawCase,
     labels: np.ndarray,
+    pairs: np.ndarray,
     source: DataSource,
     metrics: Sequence[CaseMetric],
     objects: np.ndarray | None,
@@ -300,10 +325,9 @@ def _rows(
     has_spacing: bool,
 ) -> list[dict[str, Any]]:
     rows = []
-    for region, members in source.regions.items():
+    by_region = region_counts(pairs, region_table(source.num_classes, source.regions)).astype(int)
+    for (region, members), counts in zip(source.regions.items(), by_region, strict=True):
         predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)
-        both = predicted & truth
-        counts = np.array([both.sum(), (predicted & ~both).sum(), (truth & ~both).sum()])
         values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None, objects)
         rows.append(
             {
@@ -333,10 +357,12 @@ def _mean_text(values: Sequence[float]) -> str:
 
 
 def draw_errors(scored: Scored, *, every: bool) -> None:
-    """Draw scored cases with their errors, every one or some, beside their scores."""
+    """Draw the confusion matrix, and cases with their errors, every one or some."""
     if drawing() is None:
         print(NO_DRAWING)
         return
+    names = (BACKGROUND, *scored.cases.source.label_names().values())
+    write_confusion(scored.path.with_name("confusion.png"), names, scored.confusion)
     most = len(scored.cases.indices) if every else NUM_PICTURES
     scored.cases.draw(scored.rows, scored.path.parent / "errors", most=most)
 

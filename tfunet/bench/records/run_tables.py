@@ -16,8 +16,11 @@ from tfunet.files.typed import (
     typed_rows,
     whole,
 )
+from tfunet.learning.confusion import CONFUSION
 from tfunet.population.pedigree import Played
 
+# Names of the classes, and voxels by true and by predicted class.
+Confusion = tuple[list[str], list[list[float]]]
 Kinds = dict[str, Callable[[str], Any]]
 STEPS: Kinds = {"step": whole, "seconds": amount, "loss": number, "traced": whole}
 EPOCHS: Kinds = {"steps": whole, "training_seconds": amount}
@@ -40,6 +43,22 @@ def read_cases(folder: Path) -> dict[str, list[Any]]:
     last = max(table["epoch"], default=0)
     keep = [at for at, epoch in enumerate(table["epoch"]) if epoch == last]
     return {name: [column[at] for at in keep] for name, column in table.items()}
+
+
+def read_confusion(folder: Path) -> Confusion | None:
+    """Return the confusion matrix of the last evaluation; None if it is missing or wrong."""
+    with contextlib.suppress(RecordError):
+        return _confusion(folder)
+    return None
+
+
+def _confusion(folder: Path) -> Confusion | None:
+    path = folder / CONFUSION
+    _, *names = column_names(path) or [""]
+    rows = list(typed_rows(path, {"true": str, **dict.fromkeys(names, amount)}))
+    if len(set(names)) < len(names) or [row["true"] for row in rows] != names:
+        raise RecordError(path, "its rows are not named as its columns")
+    return (names, [[row[name] for name in names] for row in rows]) if names else None
 
 
 def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
@@ -128,6 +147,10 @@ def table_faults(folder: Path) -> list[str]:
                 pass
         except RecordError as error:
             faults.append(error.row)
+    try:
+        _confusion(folder)
+    except RecordError as error:
+        faults.append(error.row)
     return faults
 
 

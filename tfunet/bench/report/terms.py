@@ -20,8 +20,9 @@ TERMS = {
     "present": "Cases whose mask has the region. A case without it in mask and prediction counts "
     "as 1 in Dice and IoU.",
     "dataset Dice": "Dice of the pixels of all cases together.",
-    "dataset IoU": "IoU of the pixels of all cases together, as benchmarks have it. Its mean over "
-    "regions is the mIoU.",
+    "dataset IoU": "IoU of the pixels of all cases together, as benchmarks have it.",
+    "mIoU": "IoU of the pixels of all cases together, as benchmarks have it: its mean over "
+    "regions.",
     "MAE": "Mean absolute error of a number that is predicted.",
     "memory (GiB)": "Peak resident memory of all processes together.",
     "device memory (GiB)": "Peak memory on the device of the process that needs most.",
