@@ -9,7 +9,6 @@ from tfunet.data.defects import Defect
 from tfunet.data.formats.container import split_container, stem
 from tfunet.data.layouts.file_patterns import compiled, find, in_other_case, placeholders
 
-
 # Follows what is missing where each object has a file.
 OF_NO_OBJECT = ". If the image shows no object, store one mask of zeros"
 

@@ -84,15 +84,11 @@ def open_folder(
         DefectsError: Where no case is left.
     """
     folder = find_root(root)
-    labels = label_mapping(
-        masks, classes, threshold, ignore_label, objects=objects, border=border
-    )
+    labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
     patterns = [images] if isinstance(images, str) else list(images)
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
-    cases, defects, found = match_files(
-        folder, patterns, labels.patterns, exclude, objects=objects
-    )
+    cases, defects, found = match_files(folder, patterns, labels.patterns, exclude, objects=objects)
     if rows is not None:
         cases, table_defects = rows.select(cases)
         defects += table_defects

@@ -65,7 +65,7 @@ class Borders:
 
 
 def _neighbours(numbers: np.ndarray, choose: np.ufunc, outside: int) -> np.ndarray:
-    """Return the highest or lowest number among each pixel and its neighbours, diagonal ones too."""
+    """Return the highest or lowest number of each pixel and its neighbours, diagonal ones too."""
     for axis in range(numbers.ndim):
         width = [(1, 1) if other == axis else (0, 0) for other in range(numbers.ndim)]
         padded = np.pad(numbers, width, constant_values=outside)
