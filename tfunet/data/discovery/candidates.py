@@ -38,7 +38,7 @@ def count_pairs(images: Sequence[str], masks: Sequence[str]) -> dict[tuple[str, 
             path = PurePosixPath(mask)
             common = [run for run in runs(stem(path.name)) if run in by_run]
             for run in [*common[:6], *(part for part in path.parent.parts if part in by_run)]:
-                for image in _nearest(mask, by_run[run]):
+                for image in nearest(mask, by_run[run]):
                     candidates |= set(fitting(image, mask, run))
     matches = {}
     for image_pattern, mask_pattern in _most_fitting(candidates, images, masks):
@@ -69,7 +69,7 @@ def spread(files: Sequence[str], number: int) -> list[str]:
     return list(dict.fromkeys([*files[: 2 * number], *others]))
 
 
-def _nearest(mask: str, images: Sequence[str]) -> list[str]:
+def nearest(mask: str, images: Sequence[str]) -> list[str]:
     """Return the images whose folders are most like those of a mask, if they are few."""
     parts = set(PurePosixPath(mask).parent.parts)
     folders: dict[str, list[str]] = {}
@@ -109,7 +109,7 @@ def fitting(image: str, mask: str, run: str) -> Iterable[tuple[str, str]]:
 
 
 def with_case(file: str, run: str, *, whole: bool) -> str:
-    """Return a file with {case} for a run of words in its name; with `whole` in its folders, too."""
+    """Return a file with {case} for a run of words in its name, and with `whole` in its folders."""
     path = PurePosixPath(file)
     plain = stem(path.name)
     name = path.name.replace(plain, replaced(plain, run, "{case}"), 1)

@@ -20,6 +20,7 @@ from tfunet.data.discovery.names import (
     is_of_masks,
     shared_start,
 )
+from tfunet.data.discovery.object_files import find_objects, objects_of
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import stem
 from tfunet.data.layouts.file_patterns import placeholders
@@ -43,7 +44,11 @@ def list_files(root: Path) -> list[str]:
 
 
 def find_pairs(
-    files: Sequence[str], images: Sequence[str] = (), masks: Sequence[str] = ()
+    files: Sequence[str],
+    images: Sequence[str] = (),
+    masks: Sequence[str] = (),
+    *,
+    root: Path,
 ) -> Pairs:
     """Return the patterns that pair the most images with masks.
 
@@ -51,6 +56,7 @@ def find_pairs(
         files: Relative paths.
         images: Patterns of the images, if the user names them.
         masks: Patterns of the masks, if the user names them.
+        root: Where some files are read, if their names do not say enough.
 
     Raises ValueError, with the candidates, for what the names do not say.
     """
@@ -74,7 +80,14 @@ def find_pairs(
         image_files = [file for file in others if file not in by_words] or others
     if not mask_files or not image_files:
         raise ValueError(_what_is_there(files, "masks" if not mask_files else "images"))
+    many = len(mask_files) > len(image_files)
+    if many and (found := find_objects(image_files, mask_files, root)):
+        return with_short_names(found)
     counted = count_pairs(image_files, mask_files)
+    most = max((len(match.masks) for match in counted.values()), default=0)
+    few = not many and 2 * most < len(mask_files)
+    if few and (found := find_objects(image_files, mask_files, root)):
+        return with_short_names(found)
     if not counted:
         raise ValueError(
             f"No image and mask have a part of their names in common, such as {image_files[0]} and "
@@ -221,11 +234,21 @@ def _pairs(
         if file not in mask_files
         and all(tuple(found.get(name, "") for name in held) in keys for held, keys in known)
     ]
+    images_only = [file for file in files if file not in mask_files]
+    several = [objects_of(images_only, sorted(mask_files), images[0], mask) for mask in masks]
     return with_short_names(
         Pairs(
-            images=tuple(images), masks=dict(zip(names, masks, strict=True)), values=tuple(values)
+            images=tuple(images),
+            masks=dict(zip(names, masks, strict=True)),
+            values=tuple(values),
+            objects=any("*" in mask for mask in masks) and all(map(_have_several, several)),
         )
     )
+
+
+def _have_several(masks: Mapping[str, Sequence[str]]) -> bool:
+    """Whether most images have more than one of the masks."""
+    return 2 * sum(len(files) > 1 for files in masks.values()) > len(masks)
 
 
 def _count(number: int, noun: str) -> str:

@@ -106,7 +106,8 @@ def _image(pairs: Pairs, group: str) -> str:
 
 def _fixed(pairs: Pairs, group: str) -> Pairs:
     """Return the pairs of one group, whose name stands in the patterns."""
-    return Pairs(
+    return replace(
+        pairs,
         images=tuple(pattern.replace("{group}", group) for pattern in pairs.images),
         masks={name: mask.replace("{group}", group) for name, mask in pairs.masks.items()},
         values=tuple(
