@@ -1,6 +1,6 @@
 """Pairs of images and masks as patterns, with names that say only what tells cases apart."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -18,12 +18,15 @@ class Pairs:
         masks: Class name to pattern, or a single pattern under the name "".
         values: The placeholders of each image that has all its masks.
         objects: Whether the files that match a mask pattern are one object each.
+        others: Patterns of files that can be masks as well by their values, with those besides 0.
+            None where the names said which files are masks.
     """
 
     images: tuple[str, ...]
     masks: Mapping[str, str]
     values: tuple[Mapping[str, str], ...]
     objects: bool = False
+    others: Mapping[str, Sequence[int]] | None = None
 
 
 def with_short_names(pairs: Pairs) -> Pairs:
@@ -90,4 +93,6 @@ def _renamed(pairs: Pairs, name: str, text: str) -> Pairs:
         pairs,
         images=tuple(pattern.replace(old, text) for pattern in pairs.images),
         masks={key: pattern.replace(old, text) for key, pattern in pairs.masks.items()},
+        others=pairs.others
+        and {pattern.replace(old, text): values for pattern, values in pairs.others.items()},
     )

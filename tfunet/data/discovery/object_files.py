@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ WORD = re.compile(r"([A-Za-z]+)[-_. ]?\d*")
 # With more words they are no classes.
 MOST_CLASSES = 12
 NAME = "foreground"
+
+T = TypeVar("T")
 
 # Each image to its masks.
 Objects = Mapping[str, Sequence[str]]
@@ -195,7 +197,7 @@ def _classes(
     return {word: pattern.replace(f"*{end}", f"{word}*{end}") for word in common}
 
 
-def _some(files: Sequence[str], number: int) -> Sequence[str]:
+def _some(files: Sequence[T], number: int) -> Sequence[T]:
     return files[:: -(-len(files) // number)] if files else files
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from tfunet.data.discovery.candidates import Match, by_kind, count_pairs, placeholder_values
+from tfunet.data.discovery.case_folders import find_case_folders
 from tfunet.data.discovery.found_pairs import Pairs, with_short_names
 from tfunet.data.discovery.names import (
     CHANNEL,
@@ -79,6 +80,11 @@ def find_pairs(
         others = [file for file in files if file not in of_masks]
         image_files = [file for file in others if file not in by_words] or others
     if not mask_files or not image_files:
+        found = find_case_folders(
+            files, image_files if images else (), mask_files if masks else (), root
+        )
+        if found:
+            return with_short_names(found)
         raise ValueError(_what_is_there(files, "masks" if not mask_files else "images"))
     many = len(mask_files) > len(image_files)
     if many and (found := find_objects(image_files, mask_files, root)):
@@ -96,7 +102,10 @@ def find_pairs(
             "docs/data.md."
         )
     image_patterns, mask_patterns = _families(counted)
-    if not images and len(image_patterns) > 1 and not _are_channels(image_patterns):
+    is_unclear = not images and len(image_patterns) > 1 and not _are_channels(image_patterns)
+    if is_unclear and (found := find_case_folders(files, (), mask_files if masks else (), root)):
+        return with_short_names(found)
+    if is_unclear:
         raise ValueError(_which(files, "images", image_patterns))
     if not masks and len(mask_patterns) > 1 and not _are_classes(mask_patterns):
         raise ValueError(_which(files, "masks", mask_patterns))

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.data.defects import DefectsError
+from tfunet.data.discovery.case_folders import masks_reason
 from tfunet.data.discovery.first_training import Machine, add_training
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
@@ -227,6 +228,8 @@ def _of_pairs(
         ),
         **contents.reasons,
     }
+    if reason := masks_reason(pairs):
+        reasons["masks"] = f"{contents.reasons.get('masks', '')} {reason}".strip()
     used = contents.options["masks"]
     left_out = [mask for name, mask in pairs.masks.items() if name and name not in used]
     if not any(
