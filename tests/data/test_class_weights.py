@@ -15,9 +15,9 @@ from tfunet.data.cache import build_cache
 from tfunet.data.class_weights import class_weights, training_pixels, weights_line
 from tfunet.data.early_checks import check_early
 from tfunet.files.table import read_rows
+from tfunet.loop import run
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 # Labels 1 to 3 as in the BraTS challenge, and a name for each label.
 REGIONS = {"whole": (1, 2, 3), "core": (2, 3), "enhancing": (3,)}
@@ -187,7 +187,7 @@ def test_a_balanced_run_is_that_of_its_numbers_and_keeps_them(config, tmp_path, 
 
 
 def test_names_are_checked_before_tensorflow_is_imported(config):
-    with pytest.raises(ValueError, match="'nucleos'. Did you mean 'nucleus'"):
+    with pytest.raises(ValueError, match=r"'nucleos'\. Did you mean 'nucleus'"):
         check_early(config({"nucleos": 2.0}))
     check_early(config({"nucleus": 2.0, "background": 0.5}))
     check_early(config("balanced"))

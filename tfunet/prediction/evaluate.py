@@ -154,9 +154,7 @@ def evaluate(
                 f"{scored_cases.predictions[at]}: {error}. Remove the file."
             ) from error
         objects = _objects(source, chosen[at], raw, in_units)
-        rows += _rows(
-            name, raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing
-        )
+        rows += _rows(name, raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
         confusion += pairs
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)

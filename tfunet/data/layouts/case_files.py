@@ -33,6 +33,11 @@ class Case:
     values: Mapping[str, str]
     mask_labels: tuple[int, ...]
 
+    def masks_of(self, label: int) -> list[str]:
+        """Return the mask files of a class."""
+        pairs = zip(self.masks, self.mask_labels, strict=True)
+        return [mask for mask, of in pairs if of == label]
+
 
 class PatternFiles:
     """The files that match one pattern, looked up by the values of its placeholders."""

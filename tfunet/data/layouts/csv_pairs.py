@@ -17,7 +17,7 @@ from tfunet.data.layouts.case_files import (
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root
-from tfunet.data.layouts.label_mapping import FILES, NUMBERS, label_mapping
+from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 
@@ -60,10 +60,10 @@ def open_csv(
     """
     folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)
-    if objects == FILES:
+    if objects == OF_FILES:
         raise ValueError(
-            f"objects={FILES!r} needs a pattern that matches many files, and a table names one "
-            f"mask for each image. Give masks that number their objects, with {NUMBERS!r}."
+            f"objects={OF_FILES!r} needs a pattern that matches many files, and a table names one "
+            f"mask for each image. Give masks that number their objects, with {OF_NUMBERS!r}."
         )
     labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
     settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}

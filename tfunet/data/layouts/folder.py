@@ -8,7 +8,7 @@ from typing import Any
 from tfunet.data.layouts.case_files import images_in_other_case, match_files
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
-from tfunet.data.layouts.label_mapping import FILES, label_mapping
+from tfunet.data.layouts.label_mapping import OF_FILES, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 from tfunet.files.home import expand_home
@@ -91,7 +91,7 @@ def open_folder(
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
     cases, defects, found = match_files(
-        folder, patterns, labels.patterns, exclude, objects=objects == FILES
+        folder, patterns, labels.patterns, exclude, objects=objects == OF_FILES
     )
     if rows is not None:
         cases, table_defects = rows.select(cases)

@@ -13,7 +13,7 @@ from tfunet.files.printable import is_printable
 
 IGNORE = "ignore_label"
 # How masks tell the objects of a class apart.
-FILES, NUMBERS = "files", "numbers"
+OF_FILES, OF_NUMBERS = "files", "numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,8 @@ class LabelMapping:
         colours: Whether the values are colours, as 0xRRGGBB.
         ignored: File value of pixels that count neither in losses nor in scores. With a single
             file for all classes it is among `values`, too.
-        objects: How the masks tell the objects of a class apart: FILES if each file of a class
-            holds one, NUMBERS if each has a number of its own; empty if they do not.
+        objects: How the masks tell the objects of a class apart: OF_FILES if each file of a class
+            holds one, OF_NUMBERS if each has a number of its own; empty if they do not.
         border: Whether the last class, which has no pattern, is where two objects meet.
     """
 
@@ -187,17 +187,17 @@ def _check_objects(
     objects: str | None,
     border: str | None,
 ) -> None:
-    if objects not in (None, FILES, NUMBERS):
+    if objects not in (None, OF_FILES, OF_NUMBERS):
         raise ValueError(
-            f"objects={objects!r}; allowed: {FILES!r} (each mask file holds one object), "
-            f"{NUMBERS!r} (the pixels of each object have a number of their own)."
+            f"objects={objects!r}; allowed: {OF_FILES!r} (each mask file holds one object), "
+            f"{OF_NUMBERS!r} (the pixels of each object have a number of their own)."
         )
     if objects and isinstance(masks, str):
         raise ValueError(
             "objects= tells the objects of a class apart, and classes= says which classes the "
             "values of a file are. Leave classes out: masks = { NAME = PATTERN }."
         )
-    if objects and threshold is not None:
+    if objects == OF_NUMBERS and threshold is not None:
         raise ValueError(
             f"objects={objects!r} takes each pixel above 0 for a part of an object. Leave "
             "threshold out."
@@ -207,8 +207,8 @@ def _check_objects(
     if not objects:
         raise ValueError(
             "border= names the class where two objects meet, so the masks must tell objects "
-            f"apart. Give it with objects = {toml_value(FILES)} (a file for each object), or "
-            f"objects = {toml_value(NUMBERS)} (each object has a number)."
+            f"apart. Give it with objects = {toml_value(OF_FILES)} (a file for each object), or "
+            f"objects = {toml_value(OF_NUMBERS)} (each object has a number)."
         )
     if border in masks or border == BACKGROUND:
         raise ValueError(f"border={border!r} is a class of masks=, too. Give it another name.")

@@ -10,8 +10,8 @@ import numpy as np
 from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import Header, read_mask
-from tfunet.data.layouts.label_mapping import FILES, NUMBERS, LabelMapping
-from tfunet.data.layouts.objects import Objects, Overlap
+from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS, LabelMapping
+from tfunet.data.layouts.objects import ObjectNumbers, Overlap
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
 from tfunet.data.no_data import IGNORED
@@ -80,20 +80,21 @@ class LabelReader:
         """
         if not self._mapping.objects:
             return None
-        objects = Objects()
-        for path in self._paths:
+        objects = ObjectNumbers()
+        for index, path in enumerate(self._paths):
             mask = read_mask(path, **self._options)
-            objects.add(self._numbers(np.where(mask == self._mapping.ignored, 0, mask)))
+            mask = np.where(mask == self._mapping.ignored, 0, mask)
+            objects.add(self._numbers(mask, self._foreground(index, mask)))
         return objects.numbers
 
-    def _numbers(self, mask: np.ndarray) -> np.ndarray:
-        return mask if self._mapping.objects == NUMBERS else mask != 0
+    def _numbers(self, mask: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        return mask if self._mapping.objects == OF_NUMBERS else inside
 
     def part(self, masks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the labels of one part of the case, given that part of each mask file."""
         labels: np.ndarray | None = None
         ignored: np.ndarray | None = None
-        objects = Objects()
+        objects = ObjectNumbers()
         for index, mask in enumerate(masks):
             path = self._paths[index]
             self._check_data(index, mask)
@@ -112,10 +113,10 @@ class LabelReader:
                     f"the mask has shape {inside.shape}, and {self._paths[0].name} has "
                     f"{labels.shape}; they must agree.",
                 )
-            if self._mapping.objects == FILES:
+            if self._mapping.objects == OF_FILES:
                 self._overlap.add(path, inside & (labels == self._labels[index]))
             if self._mapping.border:
-                objects.add(self._numbers(mask))
+                objects.add(self._numbers(mask, inside))
             np.copyto(labels, self._labels[index], where=inside)
         if labels is None:
             raise ValueError("A case needs at least one mask file.")
@@ -184,7 +185,7 @@ class LabelReader:
                 mask = mask * np.uint8(255 // most)  # White is white, in any number of bits.
             self._ranges[index].add(mask)
             return mask > threshold
-        if self._mapping.objects == NUMBERS:
+        if self._mapping.objects == OF_NUMBERS:
             if mask.size and mask.min() < 0:
                 raise BadFileError(
                     path,

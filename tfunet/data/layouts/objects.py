@@ -35,7 +35,7 @@ class Overlap:
 
 
 @final
-class Objects:
+class ObjectNumbers:
     """Numbers the objects of several masks.
 
     Attributes:
