@@ -259,14 +259,15 @@ def _swapped(mapping: LabelMapping, share: float) -> str:
 
 def _thresholded(pattern: str, threshold: float, reason: str, share: float) -> LabelOptions:
     return LabelOptions(
-        options={"masks": {"foreground": pattern}, "threshold": _plain(threshold)},
+        options={"masks": {"foreground": pattern}, "threshold": plain_number(threshold)},
         reasons={"masks": "One class. Give it its name.", "threshold": reason},
         num_classes=1,
         foreground_share=share,
     )
 
 
-def _plain(number: float) -> int | float:
+def plain_number(number: float) -> int | float:
+    """Return a number without a fraction where it has none, or is beyond probabilities."""
     return int(number) if float(number).is_integer() or number > 1 else number
 
 
@@ -330,7 +331,7 @@ def _is_lossy(path: str) -> bool:
 
 
 def _half(values: Mapping[str, Values], names: Sequence[str]) -> int | float:
-    return _plain(max(values[name].high for name in names) / 2)
+    return plain_number(max(values[name].high for name in names) / 2)
 
 
 @final

@@ -149,6 +149,7 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
+        **({"objects": [labels.objects, labels.border]} if labels.tells_objects else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
@@ -243,7 +244,8 @@ class _Reader:
 
     def read_parts(self, index: int) -> CaseParts | None:
         case = self.cases[index]
-        if not self._is_large(index) or needs_whole_image(self.scale):
+        needs_all = needs_whole_image(self.scale) or self.labels.border
+        if not self._is_large(index) or needs_all:
             return None
         images = [open_image(path, **options) for path, options in self._images(index)]
         labels = self._labels(index)
@@ -377,6 +379,7 @@ class _Reader:
             self.labels,
             [self.root / file for file in case.files.masks],
             case.headers.masks,
+            case.files.mask_labels,
             axes=self.axes,
             image=case.headers.image,
             note=partial(self._note, index),

@@ -23,6 +23,8 @@ def open_folder(
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
     ignore_label: int | str | None = None,
+    objects: bool = False,
+    border: str | None = None,
     regions: Mapping[str, Sequence[str]] | None = None,
     table: Mapping[str, Any] | None = None,
     pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
@@ -51,6 +53,10 @@ def open_folder(
         threshold: With a file for each class: pixels above this value belong to the class.
         ignore_label: Value, or colour, of mask pixels that count neither in the loss nor in
             scores.
+        objects: Whether a case has a mask file for each object, which the pattern of its class
+            matches: '{case}/masks/*.png'. Together they are the class.
+        border: Name of a further class: the pixels where two objects meet, of masks that tell them
+            apart (`objects`, or a threshold of 0).
         regions: Region name to class names. By default each class is a region.
         table: CSV or TSV with a row for each case: `file`, `key` (the column with the case ids),
             and `group` (a column) and `keep` (column to the values of the rows to use).
@@ -78,11 +84,11 @@ def open_folder(
         DefectsError: Where no case is left.
     """
     folder = find_root(root)
-    labels = label_mapping(masks, classes, threshold, ignore_label)
+    labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
     patterns = [images] if isinstance(images, str) else list(images)
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
-    cases, defects, found = match_files(folder, patterns, labels.patterns, exclude)
+    cases, defects, found = match_files(folder, patterns, labels.patterns, exclude, objects=objects)
     if rows is not None:
         cases, table_defects = rows.select(cases)
         defects += table_defects

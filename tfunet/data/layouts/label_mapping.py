@@ -28,6 +28,8 @@ class LabelMapping:
         colours: Whether the values are colours, as 0xRRGGBB.
         ignored: File value of pixels that count neither in losses nor in scores. With a single
             file for all classes it is among `values`, too.
+        objects: Whether each file of a class holds one of its objects.
+        border: Whether the last class, which has no pattern, is where two objects meet.
     """
 
     names: tuple[str, ...]
@@ -36,11 +38,18 @@ class LabelMapping:
     threshold: float | None
     colours: bool = False
     ignored: int | None = None
+    objects: bool = False
+    border: bool = False
 
     @property
     def takes_fractions(self) -> bool:
         """Whether the masks need not hold whole numbers."""
         return self.threshold is not None
+
+    @property
+    def tells_objects(self) -> bool:
+        """Whether the masks tell objects of one class apart, and this matters."""
+        return self.objects or self.border
 
     @property
     def has_background(self) -> bool:
@@ -49,7 +58,9 @@ class LabelMapping:
 
     def swapped(self) -> str:
         """Return how to make the background the class; empty for several classes, or objects."""
-        if len(self.names) > 1 or (self.threshold is not None and self.threshold <= 0):
+        if len(self.names) > 1 or self.objects:
+            return ""
+        if self.threshold is not None and self.threshold <= 0:
             return ""
         (pattern,) = self.patterns
         if not pattern:  # dataset.json has the classes.
@@ -95,6 +106,9 @@ def label_mapping(
     classes: Mapping[str, Any] | None,
     threshold: float | None,
     ignore_label: int | str | None = None,
+    *,
+    objects: bool = False,
+    border: str | None = None,
 ) -> LabelMapping:
     """Return the mapping that the options of `open_folder` describe."""
     _check_names("class", (*(classes or {}), *(masks if isinstance(masks, Mapping) else ())))
@@ -102,6 +116,7 @@ def label_mapping(
         raise ValueError(f"threshold={threshold}; allowed: a number, such as 127.")
     if isinstance(masks, str) and classes is None:
         masks = {"foreground": masks}
+    _check_objects(masks, threshold, objects=objects, border=border)
     if isinstance(masks, str):
         if threshold is not None:
             raise ValueError(
@@ -136,11 +151,13 @@ def label_mapping(
             "value of the pixels that count for nothing, such as 255."
         )
     return LabelMapping(
-        names=tuple(masks),
+        names=(*masks, *([] if border is None else [border])),
         patterns=tuple(masks.values()),
         values=None,
         threshold=threshold,
         ignored=ignore_label,
+        objects=objects,
+        border=border is not None,
     )
 
 
@@ -163,6 +180,27 @@ def named_regions(
         region: tuple(list(names).index(member) + 1 for member in members)
         for region, members in classes.items()
     }
+
+
+def _check_objects(
+    masks: str | Mapping[str, str], threshold: float | None, *, objects: bool, border: str | None
+) -> None:
+    if objects and isinstance(masks, str):
+        raise ValueError(
+            "objects= takes each mask file for one object of a class, and classes= says which "
+            "values one file holds. Leave classes out: masks = { NAME = PATTERN }."
+        )
+    if border is None:
+        return
+    if not objects and (isinstance(masks, str) or threshold != 0):
+        raise ValueError(
+            "border= names the class where two objects meet, so the masks must tell objects "
+            "apart. Give it with objects = true (a file for each object), or with masks that "
+            "number their objects: masks = { NAME = PATTERN } and threshold = 0."
+        )
+    if border in masks or border == BACKGROUND:
+        raise ValueError(f"border={border!r} is a class of masks=, too. Give it another name.")
+    _check_names("class", [border])
 
 
 def _check_names(kind: str, names: Iterable[str]) -> None:

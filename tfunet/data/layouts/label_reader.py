@@ -11,6 +11,7 @@ from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import Header, read_mask
 from tfunet.data.layouts.label_mapping import LabelMapping
+from tfunet.data.layouts.objects import Borders, Overlap
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
 from tfunet.data.no_data import IGNORED
@@ -31,6 +32,7 @@ class LabelReader:
         mapping: How values become labels.
         paths: The case's mask files.
         headers: Their headers.
+        labels: The class of each of them.
         axes: Axes of its images, where the user names them.
         image: Header of its image.
         note: Is told a file and what may be a mistake in it.
@@ -41,12 +43,15 @@ class LabelReader:
         mapping: LabelMapping,
         paths: Sequence[Path],
         headers: Sequence[Header],
+        labels: Sequence[int],
         *,
         axes: str | None,
         image: Header,
         note: Callable[[Path, str], None],
     ) -> None:
         self._mapping, self._paths, self._headers, self._note = mapping, paths, headers, note
+        self._labels = labels
+        self._overlap = Overlap()
         self._options: dict[str, Any] = {
             "colours": mapping.colours,
             "fractions": mapping.takes_fractions,
@@ -72,6 +77,7 @@ class LabelReader:
         """Return the labels of one part of the case, given that part of each mask file."""
         labels: np.ndarray | None = None
         ignored: np.ndarray | None = None
+        borders = Borders() if self._mapping.border else None
         for index, mask in enumerate(masks):
             path = self._paths[index]
             self._check_data(index, mask)
@@ -90,9 +96,15 @@ class LabelReader:
                     f"the mask has shape {inside.shape}, and {self._paths[0].name} has "
                     f"{labels.shape}; they must agree.",
                 )
-            np.copyto(labels, index + 1, where=inside)
+            if self._mapping.objects:
+                self._overlap.add(path, inside & (labels == self._labels[index]))
+            if borders is not None:
+                borders.add(inside if self._mapping.objects else mask * inside)
+            np.copyto(labels, self._labels[index], where=inside)
         if labels is None:
             raise ValueError("A case needs at least one mask file.")
+        if borders is not None:
+            labels[borders.pixels()] = len(self._mapping.names)
         if ignored is not None:
             labels[ignored] = IGNORED
         return labels
@@ -102,6 +114,8 @@ class LabelReader:
         for path, header in zip(self._paths, self._headers, strict=True):
             if header.remark:
                 self._note(path, header.remark)
+        for path, what in self._overlap.notes():
+            self._note(path, what)
         threshold = self._mapping.threshold
         if threshold is None:
             return
