@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
+from tfunet.config.kept_programs import FOLDER, copy_names, hashes, named_programs
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, config_of_record
 from tfunet.config.trust import check_signed, programs, signature
@@ -273,6 +274,17 @@ class RunFolder:
                 programs(vars(config)),
                 read_text(self.path / SIGNATURE),
             )
+
+    def keep_programs(self, config: RunConfig) -> None:
+        """Keep copies of the programs that a configuration names, and hashes in programs.json."""
+        contents = named_programs(vars(config))
+        found = hashes(vars(config), contents)
+        if found:
+            for file, name in copy_names(contents).items():
+                with writing(self.path / FOLDER):
+                    (self.path / FOLDER).mkdir(exist_ok=True)
+                write_atomic(self.path / FOLDER / name, contents[file])
+            self._write_json("programs.json", found)
 
     def write_env(self, environment: Mapping[str, Any]) -> None:
         """Write env.json."""

@@ -129,6 +129,7 @@ def start(
         folder.create()
         folder.write_config(config)
         folder.write_env(environment())
+        folder.keep_programs(config)
     has_gpus = bool(tf.config.list_logical_devices("GPU"))
     check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
     join_regions(config.swap)
