@@ -14,8 +14,8 @@ from tfunet.arguments import from_dict
 from tfunet.backend import Launch
 from tfunet.cli import main
 from tfunet.data.source import open_source
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 SHAPE = (12, 40, 48)
 GENERATED = {"num_cases": 8, "size": 48}

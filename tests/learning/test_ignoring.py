@@ -125,7 +125,7 @@ def test_no_metric_of_cases_depends_on_what_is_predicted_there(shape):
         assert measured_without(names, changed, truth, hole, None) == expected
     # A case that is ignored altogether counts as one without the region that none is predicted in.
     assert measured_without(names, predicted, truth, np.ones_like(hole), None) == [
-        *(1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1)
+        *(1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1)
     ]
 
 
