@@ -16,7 +16,7 @@ from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
-from tfunet.data.source import DataSource, RawCase, open_source
+from tfunet.data.source import DataSource, RawCase, made_by, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.home import expand_home
 from tfunet.files.table import csv_line
@@ -41,6 +41,7 @@ from tfunet.learning.dataset_scores import (
     score_text,
 )
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
+from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
@@ -125,10 +126,11 @@ def evaluate(
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
     chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
-    if not all(case.image_files for case in cases):
+    if not all(case.image_files for case in cases) and network.preparation is not None:
         raise ValueError(
-            f"The data set {source.name!r} is made in code. tfunet evaluate needs files: a folder, "
-            "msd, nnunet or csv."
+            f"The images of the data set {source.name!r} are made in code, and those of this run "
+            f"were read from files and prepared as {network.config.data!r} does. Name files, laid "
+            "out as a folder, msd, nnunet or csv; or train with a data set in code."
         )
     has_spacing = all(case.spacing is not None for case in cases)
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
@@ -141,7 +143,7 @@ def evaluate(
         source=source,
         indices=chosen,
         stems=stems,
-        predictions=_predicted(run, source, stems, cases, network, out / "predictions", plain),
+        predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []
     confusion = np.zeros((source.num_classes,) * 2, np.int64)
@@ -268,9 +270,11 @@ def _trained_on(member: Member, source: DataSource) -> set[int]:
     folder = RunFolder(member.run)
     files = set((folder.read_data() or {}).get("training_files") or ())
     trained = {index for index, path in enumerate(source.paths()) if path in files}
-    # By their names too: the data may have moved with the run.
-    own = member.network.config.data_options.get("root")
-    if own is not None and expand_home(own).resolve() == source.root.resolve():
+    # By their names too: the data may have moved with the run, or are made in code.
+    config = member.network.config
+    own = config.data_options.get("root")
+    is_same = own is not None and expand_home(own).resolve() == source.root.resolve()
+    if is_same or source.made_by == made_by(config.data, config.data_options):
         names = set((folder.read_split() or {}).get("train", ()))
         trained |= {index for index, name in enumerate(source.case_ids) if name in names}
     return trained
@@ -279,13 +283,17 @@ def _trained_on(member: Member, source: DataSource) -> set[int]:
 def _predicted(
     run: Path,
     source: DataSource,
+    indices: Sequence[int],
     names: Sequence[str],
     cases: Sequence[RawCase],
     network: Network,
     out: Path,
     options: Options,
 ) -> list[Path]:
-    """Predict the cases, those with the same pixel size together."""
+    """Predict the cases, those with the same pixel size together.
+
+    Images that are made in code are written first.
+    """
     prepared = network.preparation or {}
     by_size: dict[tuple[float, ...] | None, list[int]] = {}
     for at, raw in enumerate(cases):
@@ -296,11 +304,22 @@ def _predicted(
         by_size.setdefault(size, []).append(at)
     files: dict[int, Path] = {}
     for size, members in by_size.items():
-        images = [
-            ",".join(str(source.root / file) for file in cases[at].image_files) for at in members
-        ]
+        images = []
+        for at in members:
+            paths = [source.root / file for file in cases[at].image_files]
+            if not paths:
+                image = raw_case(source, indices[at]).image
+                paths = [write_image(image, out / "images", names[at])]
+            images.append(",".join(map(str, paths)))
         sized = replace(options, pixel_size=size) if size is not None else options
-        made = predict(run, images, out, sized, names=[names[at] for at in members])
+        made = predict(
+            run,
+            images,
+            out / "predictions",
+            sized,
+            names=[names[at] for at in members],
+            is_prepared=not any(cases[at].image_files for at in members),
+        )
         files.update(zip(members, made, strict=True))
     return [files[at] for at in range(len(cases))]
 

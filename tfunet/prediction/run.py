@@ -122,6 +122,7 @@ def predict(
     options: Options,
     *,
     names: Sequence[str] | None = None,
+    is_prepared: bool = False,
 ) -> list[Path]:
     """Predict images with a run's network; return the files with their labels.
 
@@ -131,6 +132,7 @@ def predict(
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
         names: A name for each prediction, where each image is a path; by default that of the image.
+        is_prepared: Whether the images are as the code of the run's data set prepares them.
 
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
@@ -158,7 +160,7 @@ def predict(
     forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
     # Fails before anything is written if a network does not take the window.
     forward_of(tilings[0].window)
-    for line in _warnings(members, options, facts, halo):
+    for line in _warnings(members, options, facts, halo, is_prepared=is_prepared):
         print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -292,7 +294,12 @@ def _tiling(
 
 
 def _warnings(
-    members: Sequence[Member], options: Options, facts: Facts | None, halo: tuple[int, ...] | None
+    members: Sequence[Member],
+    options: Options,
+    facts: Facts | None,
+    halo: tuple[int, ...] | None,
+    *,
+    is_prepared: bool,
 ) -> list[str]:
     """Return what the user must know about this prediction."""
     lines = []
@@ -300,7 +307,7 @@ def _warnings(
     without = [str(member.run) for member in members if not member.mirrored]
     if 0 < len(without) < len(members):
         lines.append(f"not mirrored, since trained without flips: {', '.join(without)}.")
-    if network.preparation is None:
+    if network.preparation is None and not is_prepared:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
             "its own, which does not run here: images are taken as they are stored."
