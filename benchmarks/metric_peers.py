@@ -5,9 +5,9 @@ border was moved at random, of which parts were lost, and to which parts were ad
 
     python benchmarks/metric_peers.py
 
-It needs the packages of benchmarks/requirements-metrics.txt, and takes about five minutes.
-`--quick` compares every tenth case. It ends with code 1 if a metric differs: distances by more than
-1e-6 of their size, counts at all.
+It needs the packages of benchmarks/requirements-metrics.txt, and takes about ten minutes of one
+core. `--quick` compares every tenth case. It ends with code 1 if a metric differs: distances by
+more than 1e-6 of their size, counts at all.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ import torch
 from measure import quick_option
 from medpy.metric import binary
 from scipy import ndimage
+
 from tfunet.config.case_metrics import case_metrics
 from tfunet.data.source import open_source
 from tfunet.learning.case_metrics import measure
@@ -98,7 +99,9 @@ def surfaces(
     first, second = (as_tensor(region) for region in (predicted, truth))
     hausdorff = monai.metrics.compute_hausdorff_distance
     for name, percentile in (("hd", None), ("hd95", 95)):
-        value = hausdorff(first, second, include_background=True, percentile=percentile, spacing=spacing)
+        value = hausdorff(
+            first, second, include_background=True, percentile=percentile, spacing=spacing
+        )
         yield name, "MONAI", float(value), CLOSE
     value = monai.metrics.compute_average_surface_distance(
         first, second, include_background=True, symmetric=True, spacing=spacing
@@ -150,7 +153,9 @@ def main() -> int:
         values = measure(metrics, predicted, truth, spacing)
         ours = {metric.name: value for metric, value in zip(metrics, values, strict=True)}
         for metric, library, theirs, allowed in peers(predicted, truth, spacing):
-            apart = abs(ours[metric] - theirs) / max(abs(theirs), 1e-300) if theirs else ours[metric]
+            apart = (
+                abs(ours[metric] - theirs) / max(abs(theirs), 1e-300) if theirs else ours[metric]
+            )
             largest[metric, library] = max(largest.get((metric, library), 0.0), abs(apart))
             if not abs(apart) <= allowed:
                 differing += 1

@@ -172,10 +172,9 @@ def _thresholds(
 ) -> tuple[float | None, dict[int, float]]:
     """Return the threshold of all classes, and those of each by label."""
     table = given if isinstance(given, Mapping) else {}
-    for value in [given] if given is not None and not table else table.values():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value):
-            raise ValueError(f"threshold={given}; allowed: a number, such as 127, for each class.")
+    values = [given] if isinstance(given, int | float) else list(table.values())
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"threshold={given}; allowed: a number, such as 127, for each class.")
     if not isinstance(given, Mapping):
         return given, {}
     names = [] if isinstance(masks, str) else list(masks)
