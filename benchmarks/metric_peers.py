@@ -5,9 +5,9 @@ border was moved at random, of which parts were lost, and to which parts were ad
 
     python benchmarks/metric_peers.py
 
-It needs the packages of benchmarks/requirements-metrics.txt, and takes about five minutes.
-`--quick` compares every tenth case. It ends with code 1 if a metric differs: distances by more than
-1e-6 of their size, counts at all.
+It needs the packages of benchmarks/requirements-metrics.txt, and takes about ten minutes of one
+core. `--quick` compares every tenth case. It ends with code 1 if a metric differs: distances by
+more than 1e-6 of their size, counts at all.
 """
 
 import contextlib

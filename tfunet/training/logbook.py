@@ -16,6 +16,7 @@ from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
 from tfunet.record import epoch_columns
+from tfunet.training.earlier_first_step import earlier_first_step
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
@@ -76,9 +77,17 @@ class Logbook:
         self._bar.clear()
         self._attempt.say(
             f"Compiling the training step: {what} of {shape}{where}. The first step takes longer "
-            "than the others."
+            f"than the others{self._took_elsewhere()}."
         )
         self._bar.refresh()
+
+    def _took_elsewhere(self) -> str:
+        """Return how long the first step took in another run, in words; empty if none is known."""
+        attempt = self._attempt
+        if not attempt.topology.is_chief:
+            return ""
+        found = earlier_first_step(attempt.folder.path, attempt.config)
+        return f"; in {found[0]} it took {found[1]:.3g} s" if found else ""
 
     def show_step(self, loss: float) -> None:
         """Move the progress bar by a step; without a terminal say a line a minute."""

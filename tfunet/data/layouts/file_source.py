@@ -149,6 +149,7 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
+        **({"thresholds": sorted(labels.own_thresholds.items())} if labels.own_thresholds else {}),
         **({"objects": [labels.objects, labels.border]} if labels.objects else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
