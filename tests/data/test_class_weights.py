@@ -187,7 +187,7 @@ def test_a_balanced_run_is_that_of_its_numbers_and_keeps_them(config, tmp_path, 
 
 
 def test_names_are_checked_before_tensorflow_is_imported(config):
-    with pytest.raises(ValueError, match="'nucleos'. Did you mean 'nucleus'"):
+    with pytest.raises(ValueError, match=r"'nucleos'\. Did you mean 'nucleus'"):
         check_early(config({"nucleos": 2.0}))
     check_early(config({"nucleus": 2.0, "background": 0.5}))
     check_early(config("balanced"))

@@ -36,7 +36,7 @@ from tfunet.predict.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.predict.ensemble import Member
 from tfunet.predict.network import Network
 from tfunet.predict.overlay_picture import NO_DRAWING, drawing
-from tfunet.predict.run import Options, followed, predict
+from tfunet.predict.run import Options, followed, predict, written_values
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
@@ -131,6 +131,7 @@ def evaluate(
         source=source,
         indices=chosen,
         stems=stems,
+        written=written_values(network, options),
         predictions=_predicted(run, source, stems, cases, network, out / "predictions", plain),
     )
     rows = []
