@@ -96,6 +96,13 @@ def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
         "--format", help="tiff, nifti, zarr or png; by default the image's format, PNG for JPEG"
     )
     parser.add_argument(
+        "--values",
+        choices=("labels", "masks"),
+        default="labels",
+        help="labels (the default): write 0, 1, 2 and so on; masks: write the values, or colours, "
+        "of the masks that the run was trained on",
+    )
+    parser.add_argument(
         "--probabilities", action="store_true", help="write the probability of each class too"
     )
     parser.add_argument(

@@ -45,7 +45,7 @@ from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
-from tfunet.prediction.run import Options, followed, predict
+from tfunet.prediction.run import Options, followed, predict, written_values
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
@@ -143,6 +143,7 @@ def evaluate(
         source=source,
         indices=chosen,
         stems=stems,
+        written=written_values(network, options),
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []

@@ -35,6 +35,8 @@ class Network:
         patch: Spatial shape that it was trained with.
         preparation: How its images were prepared; None if code of the data set did it.
         names: Names of the labels from 1; empty in the record of an earlier version.
+        mask_values: The values of each label in the masks of the training, background first; empty
+            where they are not known.
     """
 
     config: RunConfig
@@ -44,6 +46,7 @@ class Network:
     patch: tuple[int, ...]
     preparation: Mapping[str, Any] | None
     names: tuple[str, ...] = ()
+    mask_values: tuple[tuple[int | str, ...], ...] = ()
 
     def label_names(self) -> dict[int, str]:
         """Return a name for each label; its number where the run did not record one."""
@@ -52,16 +55,12 @@ class Network:
 
     def classes(self) -> dict[str, dict[str, Any]]:
         """Return each label's name, and its values in the masks of the training where known."""
-        values = self.config.data_options.get("classes")
-        given = dict(values) if isinstance(values, Mapping) else {}
-        background = given.pop(BACKGROUND, 0)
-        names = {label: name.split(" ", 1)[-1] for label, name in self.label_names().items()}
-        classes: dict[str, dict[str, Any]] = {"0": {"name": BACKGROUND}}
-        classes |= {str(label): {"name": name} for label, name in names.items()}
-        if tuple(given) == tuple(names.values()):
-            for entry, value in zip(classes.values(), (background, *given.values()), strict=True):
-                several = value if isinstance(value, list | tuple) else [value]
-                entry["mask_values"] = list(several)
+        names = [BACKGROUND, *(name.split(" ", 1)[-1] for name in self.label_names().values())]
+        classes: dict[str, dict[str, Any]] = {
+            str(label): {"name": name} for label, name in enumerate(names)
+        }
+        for entry, values in zip(classes.values(), self.mask_values, strict=False):
+            entry["mask_values"] = list(values)
         return classes
 
     def facts(self) -> "Facts":
@@ -191,4 +190,17 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
         patch=tuple(data["patch"]),
         preparation=data["preparation"],
         names=tuple(data.get("label_names") or ()),
+        mask_values=tuple(map(tuple, data.get("mask_values", _values_in(config)))),
     )
+
+
+def _values_in(config: RunConfig) -> list[list[int | str]]:
+    """Return `mask_values` of a run of an earlier version, which did not record them."""
+    classes = config.data_options.get("classes")
+    if not isinstance(classes, Mapping):
+        return []
+    named = {BACKGROUND: 0, **classes}
+    return [
+        list(values) if isinstance(values, list | tuple) else [values]
+        for values in (named.pop(BACKGROUND), *named.values())
+    ]

@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from tqdm import tqdm
@@ -27,6 +27,12 @@ RECENT = 50
 CASE_COUNTS: dict[str, Callable[[str], Any]] = {"region": str, **dict.fromkeys(COUNTS, amount)}
 SCORES = ("dice_", "iou_", "dataset_", "mae_")
 SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
+SCORE_WORDS = {
+    "dice": "Dice",
+    "iou": "IoU",
+    "dataset_dice": "dataset Dice",
+    "dataset_iou": "dataset IoU",
+}
 
 
 @final
@@ -152,7 +158,8 @@ class Logbook:
                 text = confusion_csv(scores.confusion, labels)
                 write_atomic(self._attempt.folder.path / CONFUSION, text)
         self._bar.clear()
-        shown = _shown(progress.logs, self._data.task.source.regions)
+        regions = tuple(self._data.task.source.regions)
+        shown = shown_numbers(progress.logs, regions, self._attempt.config.epoch_score)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s of training"
         if scores is not None:
             numbers += f", {evaluation_seconds:.1f} s of evaluation"
@@ -193,13 +200,18 @@ class Logbook:
         self._trackers.end()
 
 
-def _shown(logs: Mapping[str, float], regions: Iterable[str]) -> list[str]:
-    """Return the numbers of an epoch: losses, scores, the Dice of each region if there are more."""
-    shown = [f"{name} {logs[name]:.4f}" for name in SHOWN if name in logs]
-    dice = [
-        f"{region} {logs[f'val_dice_{region}']:.4f}" for region in regions if "val_dice" in logs
+def shown_numbers(logs: Mapping[str, float], regions: Sequence[str], score: str) -> list[str]:
+    """Return the numbers of an epoch: losses, scores, a score of each region if there are more."""
+    own = f"val_{score}"
+    names = [*SHOWN, *([] if own in SHOWN else [own])]
+    shown = [f"{name} {logs[name]:.4f}" for name in names if name in logs]
+    if len(regions) < 2 or "val_dice" not in logs:
+        return shown
+    by_region = [
+        f"{region} {logs[key]:.4f}" if (key := f"{own}_{region}") in logs else f"{region} -"
+        for region in regions
     ]
-    return [*shown, f"Dice of {', '.join(dice)}"] if len(dice) > 1 else shown
+    return [*shown, f"{SCORE_WORDS[score]} of {', '.join(by_region)}"]
 
 
 def _duration(seconds: float) -> str:

@@ -305,6 +305,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "training_files": training_files(source, split),
                 "contents": contents(cases, split),
                 **({KEY: weights} if weights else {}),
+                "mask_values": source.mask_values,
             }
         )
     whole_cases = _whole_cases(attempt, source, cases, split)

@@ -196,6 +196,7 @@ def open_files(
         swapped=labels.swapped(),
         ignored=IGNORED if ignores else None,
         in_colour=all(case.headers.image.in_colour for case in cases),
+        mask_values=labels.values_of_labels(),
         restore=reader.restore,
         objects=reader.objects,
     )

@@ -60,6 +60,20 @@ class LabelMapping:
         """Whether a value, or a pixel without a class, is label 0."""
         return self.values is None or 0 in self.values.values()
 
+    def values_of_labels(self) -> tuple[tuple[int | str, ...], ...]:
+        """Return the values of each label as a configuration has them, background first; none where
+        each class has a file of its own."""
+        if self.values is None:
+            return ()
+        return tuple(
+            tuple(
+                f"#{value:06x}" if self.colours else value
+                for value, its_label in self.values.items()
+                if its_label == label
+            )
+            for label in range(len(self.names) + 1)
+        )
+
     def swapped(self) -> str:
         """Return how to make the background the class; empty for several classes, or objects."""
         if len(self.names) > 1 or self.objects:
