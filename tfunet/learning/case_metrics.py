@@ -11,12 +11,13 @@ from typing import final
 
 import numpy as np
 
-from tfunet.config.case_metrics import PIXELS, SEGMENTS, UNITS, CaseMetric
+from tfunet.config.case_metrics import OWN, PIXELS, SEGMENTS, UNITS, CaseMetric
 from tfunet.learning import scores
 from tfunet.learning.centre_lines import centre_lines
 from tfunet.learning.mask_libraries import morphology, ndimage, segment_metrics
+from tfunet.learning.own_metric import measure_own
 
-WITHOUT_LIBRARY = ("dice", "iou", "volume_difference")
+WITHOUT_LIBRARY = ("dice", "iou", "volume_difference", OWN)
 
 
 def check_library(metrics: Sequence[CaseMetric]) -> None:
@@ -284,6 +285,7 @@ def _volume_difference(region: _Region, metric: CaseMetric) -> float:
 
 
 _FUNCTIONS: dict[str, _Measure] = {
+    OWN: lambda region, metric: measure_own(metric, region.truth, region.predicted, region.spacing),
     "dice": lambda region, metric: float(scores.dice(region.counts)),
     "iou": lambda region, metric: float(scores.iou(region.counts)),
     "nsd": _nsd,
