@@ -133,7 +133,9 @@ def test_a_sweep_is_put_into_a_file_store(sweep, tmp_path, capsys):
     assert run.data.params["backend"] == config.backend
     assert run.data.params["model_options.filters"] == str(config.model_options["filters"])
     assert run.data.metrics["result/loss"] == json.loads((done / "result.json").read_text())["loss"]
-    for name in ("val_loss", "learning_rate"):
+    result = json.loads((done / "result.json").read_text())
+    assert run.data.metrics["result/miou"] == result["miou"] > 0
+    for name in ("val_loss", "learning_rate", "dataset_iou"):
         history = client.get_metric_history(run.info.run_id, name)
         rows = read_rows(done / "epochs.csv")
         expected = [(int(row["steps"]), float(row[name])) for row in rows if row[name]]
