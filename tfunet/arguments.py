@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
+from tfunet.config.case_metrics import own_metrics
 from tfunet.config.keras_names import check_keras_names
 from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
@@ -234,6 +235,7 @@ def check_names(config: RunConfig) -> None:
         ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
         ("backend", config.backend, config.backend_options, ("launch",)),
         *(("callback", table["name"], (), ()) for table in config.callbacks),
+        *(("metric", ref, (), ()) for ref in own_metrics(config.metrics)),
     ):
         check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):

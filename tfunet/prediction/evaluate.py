@@ -40,6 +40,7 @@ from tfunet.learning.dataset_scores import (
     score_rows,
     score_text,
 )
+from tfunet.learning.own_metric import load_own
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
@@ -122,6 +123,9 @@ def evaluate(
     wanted = case_metrics(network.config.metrics if metrics is None else metrics)
     check_case_metrics(metrics or ())
     check_library(wanted)
+    if metrics is None:
+        RunFolder(members[0].run).check_programs(network.config, ["metrics"])
+    load_own(wanted)
     source = _opened(data, network, skip_bad=skip_bad)
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)

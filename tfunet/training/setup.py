@@ -33,6 +33,7 @@ from tfunet.files.printable import printable
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.own_metric import load_own
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
@@ -379,6 +380,7 @@ def _whole_cases(
             f"{source.name!r} has numbers to predict. Leave it out."
         )
     check_library(metrics)
+    load_own(metrics)
     spacings = [source.spacings[case] if source.spacings else None for case in split.validation]
     has_spacing = None not in spacings
     if not has_spacing and any(spacings):
