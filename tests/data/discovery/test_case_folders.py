@@ -2,10 +2,12 @@
 
 import re
 import shlex
+import tomllib
 
 import numpy as np
 import pytest
 from init_folders import RNG, begun, grey, save, square
+from paths import ROOT
 
 from tfunet.data.check import check
 from tfunet.data.discovery.run_file import describe_folder
@@ -171,3 +173,15 @@ def test_pictures_of_one_thing_are_no_channels(tmp_path):
     fill(tmp_path, "p{case}/{name}.png", files | {"x": lambda: square(1, 2)})
     with pytest.raises(ValueError, match="do not say which files are the masks"):
         describe_folder(str(tmp_path))
+
+
+def test_the_example_of_the_page_is_what_is_written(tmp_path):
+    page = (ROOT / "docs" / "data.md").read_text()
+    (block,) = re.findall(r"```toml\n(# brains.toml\n.*?)```", page, re.DOTALL)
+    shown = tomllib.loads(block)["data_options"]
+    files = {name.removesuffix("_subtrMeanDivStd"): pixels for name, pixels in CONTENTS.items()}
+    for side, cases in {"train": "12", "validation": "3", "test": "45"}.items():
+        fill(tmp_path / side, "p{case}/{name}.nii.gz", files, cases)
+    written = begun(tmp_path)["data_options"]
+    for key in ("images", "masks", "exclude"):
+        assert written[key] == shown[key]

@@ -7,6 +7,7 @@ import tomllib
 import numpy as np
 import pytest
 from init_folders import RNG, begun, grey, save, square
+from paths import ROOT
 
 from tfunet.data.check import check
 from tfunet.data.discovery.pairs import find_pairs, list_files
@@ -178,3 +179,13 @@ def test_many_files_take_no_quadratic_time(tmp_path):
     taken = time.process_time() - begin
     assert (pairs.images[0], pairs.objects) == (NESTED[0], True)
     assert taken < 10
+
+
+def test_the_example_of_the_page_is_what_is_written(tmp_path):
+    page = (ROOT / "docs" / "data.md").read_text()
+    (block,) = re.findall(r"```toml\n(# nuclei.toml\n.*?)```", page, re.DOTALL)
+    shown = tomllib.loads(block)["data_options"]
+    fill(tmp_path, "{case}/images/{case}.png", "{case}/masks/{hash}.png")
+    written = begun(tmp_path)["data_options"]
+    masks = {"foreground": shown["masks"]["nucleus"]}
+    assert (shown["images"], masks) == (written["images"], written["masks"])

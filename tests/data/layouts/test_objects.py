@@ -5,8 +5,10 @@ import pytest
 from init_folders import grey, save
 from PIL import Image
 
+from tfunet.data import lazy_image
 from tfunet.data.check import check
 from tfunet.data.defects import DefectsError
+from tfunet.data.layouts import file_source
 from tfunet.data.layouts.folder import open_folder
 
 
@@ -162,3 +164,21 @@ def test_without_the_option_several_files_are_a_defect_that_names_it(folder):
         opened(folder, objects=False, exclude=["a/images/*.png"])
     assert "2 files match a_c/masks/*.png" in str(error.value)
     assert "objects = true" in str(error.value)
+
+
+def test_a_large_image_is_read_in_parts_unless_it_has_borders(folder, monkeypatch):
+    whole = opened(folder)
+    monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+    monkeypatch.setattr(lazy_image, "PART_BYTES", 24 * 32)
+    for case in ("b", "a_c"):
+        tif = folder / "tif" / case
+        for number, mask in enumerate(OBJECTS[case]):
+            save(tif / "masks" / f"{number}.tif", mask)
+        save(tif / "images" / f"{case}.tif", grey(24, 32))
+    given = {"images": "tif/{case}/images/{case}.tif", "masks": "tif/{case}/masks/*.tif"}
+    large = opened(folder, **given)
+    for at, case in enumerate(large.case_ids):
+        masks = [mask for _, mask in large.read_parts(at).parts]
+        assert len(masks) > 1
+        assert np.array_equal(np.concatenate(masks), read(whole, case))
+    assert opened(folder, **given, border="border").read_parts(0) is None
