@@ -185,3 +185,12 @@ def test_the_example_of_the_page_is_what_is_written(tmp_path):
     written = begun(tmp_path)["data_options"]
     for key in ("images", "masks", "exclude"):
         assert written[key] == shown[key]
+
+
+def test_kinds_of_patients_are_no_groups(tmp_path):
+    files = {"t1": scan, "seg": lambda: labels(1)}
+    for kind in ("HGG", "LGG"):
+        fill(tmp_path / kind, "case {case}/{name}.nii.gz", files, "12345")
+    assert begun(tmp_path)["data_options"]["masks"] == "{part}/case {case}/seg.nii.gz"
+    given = {"images": ["{group}/{case}/t1.nii.gz"], "masks": ["{group}/{case}/seg.nii.gz"]}
+    assert begun(tmp_path, **given)["data_options"]["masks"].startswith("{group}/")

@@ -66,6 +66,19 @@ def test_a_mask_file_for_each_object_is_found(tmp_path, image, mask):
     assert [np.count_nonzero(source.read(at)[1]) for at in range(4)] == [75, 125, 25, 50]
 
 
+def test_channels_of_images_with_objects_are_found(tmp_path):
+    fill(tmp_path, "{case}/images/dapi.png", "{case}/masks/{hash}.png")
+    for name in OBJECTS:
+        save(tmp_path / f"{name}/images/gfp.png", grey())
+    options = begun(tmp_path)["data_options"]
+    assert options["images"] == ["{case}/images/dapi.png", "{case}/images/gfp.png"]
+
+
+def test_folders_of_cases_may_have_objects_that_no_name_tells(tmp_path):
+    fill(tmp_path, "batch/{case}/image.png", "batch/{case}/cells/{number}.png")
+    assert begun(tmp_path)["data_options"]["objects"] is True
+
+
 def test_the_line_for_a_class_between_objects_that_touch_can_be_copied(tmp_path):
     fill(tmp_path, "{case}/images/{case}.png", "{case}/masks/{hash}.png", gap=0)
     text = describe_folder(str(tmp_path)).text([])

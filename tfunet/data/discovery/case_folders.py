@@ -15,7 +15,7 @@ import numpy as np
 
 from tfunet.data.class_lines import inline_table, toml_value
 from tfunet.data.defects import BadFileError
-from tfunet.data.discovery.found_pairs import Pairs
+from tfunet.data.discovery.found_pairs import MOST_KINDS, Pairs
 from tfunet.data.discovery.mask_contents import MOST_CLASSES
 from tfunet.data.discovery.names import (
     SIDES,
@@ -38,8 +38,6 @@ READ = 3
 STRIDE = 97
 # A name whose last word, or number, is what the file is.
 ENDING = re.compile(r"(.+)([-_. ][A-Za-z]\w*?)")
-# Above folders of cases there are at most so many kinds of them, such as HGG and LGG.
-MOST_KINDS = 4
 
 # The pattern of a kind of file to its files, by the values of the placeholders.
 Roles = dict[str, dict[tuple[str, ...], str]]
@@ -309,6 +307,8 @@ def _mask_roles(looks: Mapping[str, _Look], images: Sequence[str]) -> list[str]:
     best = sorted(what or best)
     if len(best) > 1 and (most > 1 or not are_classes(best)):
         others = [p for p in looks if p not in labels or p in images]
+        if not others:
+            return []
         shown = " ".join(f"--images '{pattern}'" for pattern in others)
         raise ValueError(
             "\n".join(

@@ -45,6 +45,11 @@ def is_of_region(name: str) -> bool:
     return not REGIONS.isdisjoint(words(name.rpartition("/")[2]))
 
 
+def are_channels(patterns: Sequence[str]) -> bool:
+    """Whether what tells image patterns apart are the usual names of channels."""
+    return all(CHANNEL.fullmatch(re.split(r"[-_./ ]", part)[-1]) for part in differing(patterns))
+
+
 def are_classes(patterns: Sequence[str]) -> bool:
     """Whether what tells mask patterns apart can be classes, and not people who drew them."""
     return not any(RATER.fullmatch(name) or "{" in name for name in differing(patterns))

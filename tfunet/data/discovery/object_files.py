@@ -12,7 +12,7 @@ from tfunet.data.defects import BadFileError
 from tfunet.data.discovery.candidates import fitting, nearest, placeholder_values, spread
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import LabelOptions, Values, plain_number
-from tfunet.data.discovery.names import runs
+from tfunet.data.discovery.names import are_channels, runs
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import read_mask
 from tfunet.data.layouts.file_patterns import compiled, placeholders
@@ -48,6 +48,7 @@ def find_objects(
     Names and values must look like it, unless the user says that several files are one mask.
     """
     best: tuple[tuple[int, int, int], str, str] | None = None
+    channels: dict[tuple[str, tuple[int, int, int]], list[str]] = {}
     for image_pattern, mask_pattern in sorted(_candidates(images, masks)):
         if placeholder_values(images, mask_pattern):
             continue  # Files of masks are never taken for images.
@@ -57,18 +58,20 @@ def find_objects(
             continue
         simple = -len(placeholders(image_pattern)) - (image_pattern + mask_pattern).count("*")
         rank = (used, len(found), simple)
+        channels.setdefault((mask_pattern, rank), []).append(image_pattern)
         if best is None or rank > best[0]:
             best = rank, image_pattern, mask_pattern
     if best is None:
         return None
-    _, image_pattern, mask_pattern = best
+    rank, image_pattern, mask_pattern = best
+    alike = channels[mask_pattern, rank]
     found = objects_of(images, masks, image_pattern, mask_pattern)
     values = placeholder_values(images, image_pattern)
     classes = {"": mask_pattern} if is_said else _classes(found, values, mask_pattern)
     if not classes or not (is_said or _look_like_objects(found, root)):
         return None
     return Pairs(
-        images=(image_pattern,),
+        images=tuple(alike) if len(alike) > 1 and are_channels(alike) else (image_pattern,),
         masks=classes,
         values=tuple(values[image] for image in found),
         objects=True,

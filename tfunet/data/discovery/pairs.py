@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from tfunet.data.discovery.candidates import Match, by_kind, count_pairs, placeholder_values
 from tfunet.data.discovery.case_folders import find_case_folders
-from tfunet.data.discovery.found_pairs import Pairs, with_short_names
+from tfunet.data.discovery.found_pairs import Pairs, with_short_names, without_kinds
 from tfunet.data.discovery.names import (
-    CHANNEL,
+    are_channels,
     are_classes,
     beside,
     differing,
@@ -85,9 +85,8 @@ def find_pairs(
         image_files = [file for file in others if file not in by_words] or others
     if not mask_files or not image_files:
         said = (image_files if images else [], mask_files if masks else [])
-        found = find_case_folders(files, *said, root) or (
-            None if images or masks else _objects_in_a_folder(files, root)
-        )
+        found = None if images or masks else _objects_in_a_folder(files, root)
+        found = found or find_case_folders(files, *said, root)
         if found:
             return with_short_names(found)
         raise ValueError(_what_is_there(files, "masks" if not mask_files else "images"))
@@ -110,14 +109,15 @@ def find_pairs(
     image_patterns, mask_patterns = _families(counted)
     if not masks:
         mask_patterns = [p for p in mask_patterns if not is_of_region(p)] or mask_patterns
-    is_unclear = not images and len(image_patterns) > 1 and not _are_channels(image_patterns)
+    is_unclear = not images and len(image_patterns) > 1 and not are_channels(image_patterns)
     if is_unclear and (found := find_case_folders(files, (), mask_files if masks else (), root)):
         return with_short_names(found)
     if is_unclear:
         raise ValueError(_which(files, "images", image_patterns))
     if not masks and len(mask_patterns) > 1 and not are_classes(mask_patterns):
         raise ValueError(_which(files, "masks", mask_patterns))
-    return _pairs(files, image_patterns, mask_patterns, classes=len(mask_patterns) > 1)
+    pairs = _pairs(files, image_patterns, mask_patterns, classes=len(mask_patterns) > 1)
+    return pairs if images or masks else without_kinds(pairs)
 
 
 def _masks_by_words(files: Sequence[str]) -> list[str]:
@@ -219,10 +219,6 @@ def _families(counted: Mapping[tuple[str, str], Match]) -> tuple[list[str], list
     images = sorted({image for image, mask in kept if mask == first_mask})
     masks = sorted({mask for image, mask in kept if image == first_image})
     return images, masks
-
-
-def _are_channels(patterns: Sequence[str]) -> bool:
-    return all(CHANNEL.fullmatch(re.split(r"[-_./ ]", part)[-1]) for part in differing(patterns))
 
 
 def _which(files: Sequence[str], kind: str, patterns: Sequence[str]) -> str:
