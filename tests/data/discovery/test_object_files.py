@@ -159,6 +159,15 @@ def test_what_may_be_no_objects_is_asked_for(tmp_path, masks, words):
     assert both["data_options"] == options
 
 
+def test_masks_that_overlap_are_no_objects(tmp_path):
+    for name in OBJECTS:
+        save(tmp_path / f"images/{name}.png", grey())
+        for at in range(2):
+            save(tmp_path / f"masks/{name}/{at}{name[::-1]}.png", square(255))
+    with pytest.raises(ValueError, match="Say --images and --masks"):
+        describe_folder(str(tmp_path))
+
+
 def test_one_file_that_is_no_mask_of_an_object_is_left_to_the_check(tmp_path):
     used = dict.fromkeys("abcd", 5)
     fill(tmp_path, "{case}/images/{case}.png", "{case}/masks/{hash}.png", used=used)

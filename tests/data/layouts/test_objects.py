@@ -83,6 +83,16 @@ def test_numbered_objects_have_borders_too(folder):
         assert np.array_equal(read(numbered, case), read(apart, case))
 
 
+def test_equal_numbers_in_masks_of_two_classes_are_two_objects(tmp_path):
+    save(tmp_path / "i.png", grey(24, 32))
+    for name, left in {"a": 4, "b": 8}.items():
+        save(tmp_path / f"i_{name}.png", box(10, left) // 255)
+    masks = {name: f"{{case}}_{name}.png" for name in "ab"}
+    given = {"masks": masks, "threshold": 0, "objects": False, "border": "edge"}
+    source = opened(tmp_path, images="{case}.png", **given)
+    assert np.unique(np.nonzero(read(source, "i") == 3)[1]).tolist() == [7, 8]
+
+
 def test_borders_of_volumes_and_of_gaps_of_a_pixel(tmp_path):
     first, second, third = (np.zeros((6, 8, 9), np.uint8) for _ in range(3))
     first[1:3, 2:5, 2:5] = second[4:6, 2:5, 2:5] = third[1:3, 2:5, 7:] = 1

@@ -75,7 +75,7 @@ def without_kinds(pairs: Pairs) -> Pairs:
     """
     groups = [placeholders.get("group", "") for placeholders in pairs.values]
     names = set(groups)
-    are_kinds = len(names) <= MOST_KINDS and len(groups) >= LEAST_CASES * len(names)
+    are_kinds = 0 < len(names) <= MOST_KINDS and len(groups) >= LEAST_CASES * len(names)
     if not are_kinds or any(
         not name or name.lower() in SIDES or re.search(r"\d", name) for name in names
     ):

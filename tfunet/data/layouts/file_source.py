@@ -149,7 +149,6 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
-        **({"objects": [labels.objects, labels.border]} if labels.tells_objects else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),

@@ -47,11 +47,6 @@ class LabelMapping:
         return self.threshold is not None
 
     @property
-    def tells_objects(self) -> bool:
-        """Whether the masks tell objects of one class apart, and this matters."""
-        return self.objects or self.border
-
-    @property
     def has_background(self) -> bool:
         """Whether a value, or a pixel without a class, is label 0."""
         return self.values is None or 0 in self.values.values()
