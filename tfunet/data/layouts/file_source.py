@@ -150,7 +150,6 @@ def open_files(
             *(labels.threshold, labels.colours),
         ],
         **({"thresholds": sorted(labels.own_thresholds.items())} if labels.own_thresholds else {}),
-        **({"objects": [labels.objects, labels.border]} if labels.objects else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
