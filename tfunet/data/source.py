@@ -131,6 +131,8 @@ class DataSource:
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"The name of a data set must be a text, got {self.name!r}.")
         if not self.case_ids:
             raise ValueError(f"The data set {self.name!r} has no cases.")
         if len(set(self.case_ids)) != len(self.case_ids):
