@@ -47,9 +47,9 @@ def read_finished_run(folder: RunFolder, weights: str | None = None) -> Finished
                 f"{path} is no file of weights (.keras, .weights.h5). The folder holds: "
                 f"{', '.join(known) or 'none'}."
             )
+    folder.check_programs(config, ["model"])
     if not _is_whole(path):
         raise damaged(path)
-    folder.check_programs(config, ["model"])
     if data is None:
         raise ValueError(
             f"{folder.path} has no data.json, which says what the network was trained on: an "
