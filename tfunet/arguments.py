@@ -223,7 +223,7 @@ def check_names(config: RunConfig) -> None:
     Also for options of an optimizer that are of the wrong type. Imports none.
     """
     check_optimizer_options(config.optimizer, config.optimizer_options)
-    check_keras_names(config.optimizer, config.loss, config.callbacks, LOSSES)
+    check_keras_names(config.optimizer, config.loss, config.callbacks, config.metrics, LOSSES)
     if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
@@ -343,7 +343,7 @@ def _reworded(message: str) -> str:
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     if key is None or given is None or key[1] not in KEYS:
         return message
-    return f"{key[1]} must be {_allowed(key[1])}, got {given[1]}."
+    return f"{key[1]} must be {_allowed(key[1])}, got {given[1] or 'an empty value'}."
 
 
 def _kind(key: str) -> Any:

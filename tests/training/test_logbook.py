@@ -6,8 +6,11 @@ import json
 import math
 import re
 import sys
+import time
 from dataclasses import replace
 
+import keras
+import psutil
 import pytest
 
 from tfunet.backend import Launch
@@ -16,6 +19,7 @@ from tfunet.config.run import RunConfig
 from tfunet.learning.divergence import has_diverged, warning
 from tfunet.loop import run
 from tfunet.process import terminal
+from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.training.logbook import _duration, shown_numbers
 
@@ -92,6 +96,26 @@ def test_the_line_of_an_epoch_has_the_score_that_was_asked_for(score, logs, regi
     assert shown_numbers(logs, regions, score) == [*always, *end]
     # Without an evaluation there is none.
     assert shown_numbers({"loss": 0.5}, regions, score) == ["loss 0.5000"]
+
+
+class _SetBack(keras.callbacks.Callback):
+    """Sets the clock back by an hour, as an administrator may, once training has begun."""
+
+    def on_train_begin(self, logs=None):
+        shown = time.time
+        time.time = lambda: shown() - 3600
+
+
+def test_a_clock_that_is_set_back_changes_no_duration(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "time", time.time)  # Puts the clock right again.
+    config = replace(_small(tmp_path), trace=True, steps=2)
+    result = run(config, SingleDevice(Launch()), tmp_path / "run", callbacks=[_SetBack()])
+    seconds = time.clock_gettime(time.CLOCK_REALTIME) - psutil.Process().create_time()
+    assert 0 < result["elapsed_seconds"] < seconds + 1
+    assert 0 < result["start_seconds"] < seconds + 1
+    assert table_faults(tmp_path / "run") == []
+    (spans,) = RunFolder(tmp_path / "run").read_spans().values()
+    assert {"start", "step", "evaluation"} <= {span["name"] for span in spans}
 
 
 class _Screen(io.StringIO):

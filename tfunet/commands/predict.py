@@ -145,14 +145,14 @@ def _values(options: argparse.Namespace, keys: Iterable[Field]) -> dict[str, Any
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuse a run that is not there, and then a missing --out, before TensorFlow is imported."""
-    check_run(options.run)
+    check_run(options.run, options.weights, options.ensemble)
     if options.out is None:
         raise ValueError("Say where to write to: --out FOLDER.")
 
 
 def _predict(options: argparse.Namespace) -> int:
-    _check_places(options)
     say_best(options.run)
+    _check_places(options)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.prediction.run import Options, predict
 
@@ -166,9 +166,11 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    _check_places(options)
     # Before TensorFlow is imported, which takes many seconds.
     check_case_metrics(options.metrics or ())
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        say_best(options.run)
+    _check_places(options)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.prediction.evaluate import as_json, draw_errors, evaluate, summary
     from tfunet.prediction.run import Options
@@ -176,7 +178,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     given = Options(**_values(options, fields(Options)))
     # With --json nothing else is on standard output.
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-        say_best(options.run)
         scored = evaluate(
             options.run,
             options.data,

@@ -139,6 +139,8 @@ class DataSource:
     objects: Callable[[int, Sequence[int]], np.ndarray | None] = lambda index, shape: None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"The name of a data set must be a text, got {self.name!r}.")
         if not self.case_ids:
             raise ValueError(f"The data set {self.name!r} has no cases.")
         if len(set(self.case_ids)) != len(self.case_ids):

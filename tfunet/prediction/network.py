@@ -1,6 +1,8 @@
 """The network that a run trained, for windows of any size that it accepts."""
 
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +14,15 @@ import tensorflow as tf
 
 from tfunet.config.run import RunConfig
 from tfunet.data.class_lines import BACKGROUND
-from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.graph.traced import traced
 from tfunet.models import trained_options
 from tfunet.models.make import make_model
-from tfunet.record import DATA, MODEL, RunFolder
+from tfunet.prediction.finished_run import damaged, read_finished_run
+from tfunet.record import RunFolder
 
+# What reading an archive of weights raises whose bytes are not those that were written.
+DAMAGED_FILE = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
 # Takes windows (batch, *window, channels) and returns logits (batch, *window, num_logits).
 Forward = Callable[[np.ndarray], np.ndarray]
 
@@ -99,7 +103,10 @@ class Network:
         model = self._build(window)
         with warnings.catch_warnings():  # The weights of optimizers are not needed.
             warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
-            model.load_weights(self.path)
+            try:
+                model.load_weights(self.path)
+            except DAMAGED_FILE as error:
+                raise damaged(self.path) from error
         return model
 
     def _build(self, window: tuple[int, ...]) -> keras.Model:
@@ -150,41 +157,11 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
 
     `weights` names a file in its folder to use instead of the last epoch's.
     """
-    if not folder.path.is_dir():
-        raise ValueError(f"There is no folder {str(folder.path)!r}. Name that of a finished run.")
-    config, data, path = folder.read_config(), folder.read_data(), folder.model_path()
-    if config is None:
-        raise ValueError(f"{folder.path} holds no run: it has no config.json.")
-    if not folder.is_done() or path is None:
-        raise ValueError(
-            f"The run in {folder.path} is not finished: it has no result.json or no {MODEL}. "
-            "Run the command that started it again: it goes on."
-        )
-    if weights is not None:
-        path = folder.path / weights
-        if not path.is_file() or path.suffix not in (".keras", ".h5"):
-            known = sorted(file.name for file in folder.path.glob("*.keras"))
-            raise ValueError(
-                f"{path} is no file of weights (.keras, .weights.h5). The folder holds: "
-                f"{', '.join(known) or 'none'}."
-            )
-    folder.check_programs(config, ["model"])
-    if data is None:
-        raise ValueError(
-            f"{folder.path} has no data.json, which says what the network was trained on: an "
-            "earlier version made it. Train the network again."
-        )
-    if missing := [key for key in DATA if key not in data]:
-        raise RecordError(folder.path / "data.json", f"it has no {missing[0]}")
-    if data.get("targets"):
-        raise ValueError(
-            f"The run in {folder.path} learned to predict numbers ({', '.join(data['targets'])}), "
-            "and this command writes masks. Its predictions of the validation cases are in "
-            f"errors.csv; for other images load {path.name} with Keras."
-        )
+    run = read_finished_run(folder, weights)
+    data = run.data
     return Network(
-        config=config,
-        path=path,
+        config=run.config,
+        path=run.weights,
         channels=data["channels"],
         num_classes=data["num_classes"],
         patch=tuple(data["patch"]),

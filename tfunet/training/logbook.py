@@ -145,7 +145,7 @@ class Logbook:
                 training_seconds=training_seconds,
                 evaluation_seconds=evaluation_seconds,
                 saving_seconds=saving_seconds - self._saving_in_rows,
-                elapsed_seconds=time.time() - self._attempt.started,
+                elapsed_seconds=time.perf_counter() - self._attempt.began,
             )
         )
         self._saving_in_rows = saving_seconds

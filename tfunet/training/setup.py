@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +70,7 @@ class Attempt:
 
     Args:
         started: Unix time at which the process began.
+        began: The same by a clock that nobody sets, time.perf_counter.
         begin: Is told what this process begins, as `Pulse.begin`.
     """
 
@@ -77,6 +79,7 @@ class Attempt:
     topology: Topology
     folder: RunFolder
     started: float
+    began: float
     begin: Callable[..., None]
     spans: Spans | None
     has_gpus: bool
@@ -119,6 +122,7 @@ def start(
     Raises ValueError for what this process cannot do, before the data, which can take long.
     """
     started = psutil.Process().create_time()
+    began = time.perf_counter() - max(0.0, time.time() - started)
     spans = Spans(started, begin) if config.trace else None
     topology = backend.start()
     keras.utils.set_random_seed(config.seed)
@@ -140,6 +144,7 @@ def start(
         topology=topology,
         folder=folder,
         started=started,
+        began=began,
         begin=begin if spans is None else spans.begin,
         spans=spans,
         has_gpus=has_gpus,
