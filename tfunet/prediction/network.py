@@ -167,7 +167,7 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
         patch=tuple(data["patch"]),
         preparation=data["preparation"],
         names=tuple(data.get("label_names") or ()),
-        mask_values=tuple(map(tuple, data.get("mask_values", _values_in(config)))),
+        mask_values=tuple(map(tuple, data.get("mask_values", _values_in(run.config)))),
     )
 
 
