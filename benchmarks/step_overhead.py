@@ -28,10 +28,11 @@ from tfunet.data.cache import build_cache
 from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
-from tfunet.learning import losses, optimizers
+from tfunet.learning import optimizers
 from tfunet.models.make import make_model
 from tfunet.single_device import SingleDevice
 from tfunet.train import run
+from tfunet.training.loss import make_loss
 
 SETTINGS = {
     "2D": {
@@ -130,7 +131,7 @@ def fit_model(config, clock):
     )
     model.compile(
         optimizer=optimizers.make(config, 1, steps_per_epoch),
-        loss=losses.make(config.loss, config.loss_options),
+        loss=make_loss(config),
         jit_compile=config.xla,
     )
     model.fit(

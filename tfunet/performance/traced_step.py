@@ -11,10 +11,10 @@ from tfunet.config.run import RunConfig
 from tfunet.data.task import Task
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
-from tfunet.learning import losses
 from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.compiled_model import compiled_model
+from tfunet.training.loss import make_loss
 
 
 @final
@@ -67,7 +67,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
             "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
         )
     keras.config.set_dtype_policy(config.precision)
-    model = compiled_model(task, losses.make(config.loss, config.loss_options))
+    model = compiled_model(task, make_loss(config))
     samples = config.replica_samples // config.accumulation
     image = tf.TensorSpec((samples, *task.patch, task.source.channels), tf.float32)
     targets = len(task.source.targets)

@@ -29,7 +29,6 @@ from tfunet.data.task import Task, open_task
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.data.told_at_begin import told_at_begin
 from tfunet.files.printable import printable
-from tfunet.learning import losses
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
@@ -51,6 +50,7 @@ from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
 from tfunet.training.compiled_model import compiled_model, make_metrics
 from tfunet.training.held import EveryVariable, Held
+from tfunet.training.loss import make_loss
 from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
 from tfunet.training.trained_on import contents, contents_changed, training_files
@@ -482,7 +482,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     Raises ValueError for a model that would train wrongly.
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    loss = losses.make(config.loss, config.loss_options)
+    loss = make_loss(config)
     # XLA compiles the step as a whole: its parts cannot be timed.
     is_noted = not config.xla and topology.num_replicas > 1
     average = Switch(backend.average, attempt.note if is_noted else None)

@@ -20,7 +20,7 @@ from tfunet.backend import Backend, Exchange
 from tfunet.config.case_metrics import keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.pipeline import truth_of
-from tfunet.learning import losses, optimizers
+from tfunet.learning import optimizers
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.machine.device import device_bytes
@@ -42,6 +42,7 @@ from tfunet.swap.arena.device_memory import in_bytes
 from tfunet.training import preflight, saving
 from tfunet.training.compiled_model import batch_metrics, compile_model
 from tfunet.training.local_stage import LocalStage
+from tfunet.training.loss import make_loss
 from tfunet.training.setup import (
     Attempt,
     Network,
@@ -69,7 +70,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
     exchange = ExchangeSwitch(_exchange_of(config, backend))
-    loss = losses.make(config.loss, config.loss_options)
+    loss = make_loss(config)
     # Not in the backend's scope: its variables would be the same in all processes.
     model = _made(attempt, data)
     check_own_methods(model)

@@ -16,12 +16,12 @@ from tfunet.geometry.receptive_field import (
     reach,
     statistics_layers,
 )
-from tfunet.learning import losses
 from tfunet.learning.own_part import check_adds_up
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
 from tfunet.models.make import make_model
 from tfunet.models.symbolic import build_symbolic
+from tfunet.training.loss import make_loss
 
 NOT_EXACT = (
     "uses statistics of whole samples or batches, which no tile has: gradients on tiles were 13 to "
@@ -121,7 +121,7 @@ def look_at_network(task: Task) -> Tiles:
             f"for {tuple(patch)}. Use split."
         )
     check_adds_up(
-        losses.make(config.loss, config.loss_options),
+        make_loss(config),
         rank=len(patch),
         num_classes=task.source.num_classes,
         num_logits=window.output.shape[-1],
