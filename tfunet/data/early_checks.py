@@ -65,6 +65,11 @@ def check_model(config: RunConfig) -> None:
         for option in config.loss_options:
             check_option("loss", config.loss, option, (*types, *OF_EVERY_LOSS))
         check_option_types("loss", config.loss, config.loss_options, types)
+    if config.has_regions and "class_weights" in config.loss_options and config.loss in LOSSES:
+        raise ValueError(
+            "class_weights weigh classes, and with outputs = 'regions' the loss compares each "
+            "region with all that is outside. Leave out one of them."
+        )
     check_library(case_metrics(config.metrics))
     if config.initial_weights is not None:
         check_initial_weights(config.initial_weights)
@@ -117,7 +122,7 @@ def check_network(config: RunConfig, opened: Callable[..., DataSource] = open_so
         config.model,
         config.model_options,
         image_shape=(*spatial, task.source.channels),
-        num_classes=task.source.num_outputs,
+        num_classes=task.num_outputs,
     )
 
 

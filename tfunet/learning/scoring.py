@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.learning import scores
-from tfunet.learning.counting import count, predicted_labels, region_table
+from tfunet.learning.counting import count, region_table
 from tfunet.learning.dataset_scores import dataset_score, mean_of_defined
 from tfunet.learning.ignoring import background_where_ignored
+from tfunet.learning.outputs import Outputs
 
 
 class Scoring(Protocol):
@@ -49,9 +50,11 @@ class RegionScoring:
     """Dice and IoU of each region; sums are true positives, false positives, false negatives.
 
     Args:
+        outputs: How a model's output becomes labels.
         ignored: Label of the voxels that no score counts.
     """
 
+    outputs: Outputs
     num_classes: int
     regions: Mapping[str, tuple[int, ...]]
     ignored: int | None = None
@@ -79,7 +82,7 @@ class RegionScoring:
     def _both(
         self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        mask, labels = batch["mask"], predicted_labels(output)
+        mask, labels = batch["mask"], self.outputs.labels(output)
         if self.ignored is None:
             return mask, labels
         return background_where_ignored(mask, labels, self.ignored)

@@ -67,7 +67,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
             "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
         )
     keras.config.set_dtype_policy(config.precision)
-    model = compiled_model(task, make_loss(config))
+    model = compiled_model(task, make_loss(task))
     samples = config.replica_samples // config.accumulation
     image = tf.TensorSpec((samples, *task.patch, task.source.channels), tf.float32)
     targets = len(task.source.targets)
