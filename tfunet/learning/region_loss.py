@@ -64,7 +64,7 @@ class RegionLoss(keras.Loss):
 
     def _mean(self, values: Any) -> Any:
         """Return values (batch, ...), the means over regions of values (batch * regions, ...)."""
-        if not values.shape:  # One number for several samples, which is refused.
+        if len(values.shape) == 0:  # One number for several samples, which is refused.
             return values
         shape = (-1, len(self.regions), *ops.shape(values)[1:])
         return ops.mean(ops.reshape(values, shape), axis=1)
