@@ -9,6 +9,7 @@ from tfunet.learning import LOSSES, losses
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.own_part import check_adds_up
 from tfunet.learning.region_loss import RegionLoss
+from tfunet.models import unet
 
 REGIONS = ((1, 2, 3), (2, 3), (3,))
 RANDOM = np.random.default_rng(0)
@@ -119,6 +120,18 @@ def test_it_is_saved_with_the_model(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras").loss
     assert (loaded.each.alpha, loaded.regions, loaded.num_classes) == (0.2, REGIONS, 4)
     assert float(loaded(MASK, LOGITS)) == float(model.loss(MASK, LOGITS))
+
+
+def test_deep_supervision_compares_regions_at_every_resolution():
+    model = unet.build(image_shape=(8, 8, 1), num_classes=3, filters=1, deep_supervision=True)
+    model.compile(loss=of_regions())
+    mask = tf.constant(RANDOM.integers(0, 4, (2, 8, 8)))
+    sizes = [(8, 8), (4, 4)]
+    logits = [tf.constant(RANDOM.normal(size=(2, *size, 3)), tf.float32) for size in sizes]
+    masks = [mask, mask[:, 1::2, 1::2]]
+    each = [of_regions()(*pair) for pair in zip(masks, logits, strict=True)]
+    loss = model.compute_loss(None, mask, logits)
+    assert float(loss) == pytest.approx(float(each[0] * 2 + each[1]) / 3, rel=1e-6)
 
 
 def test_tiles_take_losses_that_add_up():
