@@ -123,7 +123,8 @@ def test_it_is_saved_with_the_model(tmp_path):
 
 
 def test_deep_supervision_compares_regions_at_every_resolution():
-    model = unet.build(image_shape=(8, 8, 1), num_classes=3, filters=1, deep_supervision=True)
+    options = {"filters": 1, "levels": 3, "normalization": "none", "deep_supervision": True}
+    model = unet.build(image_shape=(8, 8, 1), num_classes=3, **options)
     model.compile(loss=of_regions())
     mask = tf.constant(RANDOM.integers(0, 4, (2, 8, 8)))
     sizes = [(8, 8), (4, 4)]
