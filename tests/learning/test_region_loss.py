@@ -122,6 +122,19 @@ def test_it_is_saved_with_the_model(tmp_path):
     assert float(loaded(MASK, LOGITS)) == float(model.loss(MASK, LOGITS))
 
 
+def test_a_tile_may_have_any_size():
+    loss = of_regions("crossentropy")
+    graph = tf.function(
+        lambda mask, logits: losses.per_sample(loss, mask, logits),
+        input_signature=[
+            tf.TensorSpec((1, None, None, None), tf.uint8),
+            tf.TensorSpec((1, None, None, None, 3)),
+        ],
+    )
+    alone = losses.per_sample(loss, MASK[:1], LOGITS[:1])
+    np.testing.assert_allclose(graph(MASK[:1], LOGITS[:1]), alone, rtol=1e-6)
+
+
 def test_deep_supervision_compares_regions_at_every_resolution():
     options = {"filters": 1, "levels": 3, "normalization": "none", "deep_supervision": True}
     model = unet.build(image_shape=(8, 8, 1), num_classes=3, **options)

@@ -41,11 +41,11 @@ class RegionLoss(keras.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         if hasattr(self.each, "of_parts"):
             return self._of_parts(y_true, y_pred, WHOLE)
-        return self._mean(self.each.call(*self._by_region(y_true, y_pred)))
+        return self._mean(self.each.call(*self._by_region(y_true, y_pred)), y_true)
 
     def _of_parts(self, y_true: Any, y_pred: Any, sample: Any) -> Any:
         """Return the loss of each sample, of whose voxels these are a part."""
-        return self._mean(self.each.of_parts(*self._by_region(y_true, y_pred), sample))
+        return self._mean(self.each.of_parts(*self._by_region(y_true, y_pred), sample), y_true)
 
     def _by_region(self, mask: Any, logits: Any) -> tuple[Any, Any]:
         """Return masks (batch * regions, *spatial) and logits with one channel: each region of a
@@ -58,15 +58,16 @@ class RegionLoss(keras.Loss):
             table[list(labels), region] = 1
         inside = ops.take(ops.convert_to_tensor(table), ops.cast(mask, "int32"), axis=0)
         inside, logits = ops.moveaxis(inside, -1, 1), ops.moveaxis(logits, -1, 1)
-        spatial = ops.shape(logits)[2:]
-        inside = ops.cast(ops.reshape(inside, (-1, *spatial)), mask.dtype)
-        return inside, ops.reshape(logits, (-1, *spatial, 1))
+        samples, regions, *spatial = ops.shape(logits)
+        shape = (samples * regions, *spatial)
+        inside = ops.cast(ops.reshape(inside, shape), mask.dtype)
+        return inside, ops.reshape(logits, (*shape, 1))
 
-    def _mean(self, values: Any) -> Any:
+    def _mean(self, values: Any, mask: Any) -> Any:
         """Return values (batch, ...), the means over regions of values (batch * regions, ...)."""
         if len(values.shape) == 0:  # One number for several samples, which is refused.
             return values
-        shape = (-1, len(self.regions), *ops.shape(values)[1:])
+        shape = (ops.shape(mask)[0], len(self.regions), *ops.shape(values)[1:])
         return ops.mean(ops.reshape(values, shape), axis=1)
 
     def get_config(self) -> dict[str, Any]:
