@@ -116,6 +116,7 @@ def test_it_is_saved_with_the_model(tmp_path):
     image = keras.Input((4, 4, 1))
     model = keras.Model(image, keras.layers.Conv2D(3, 1)(image))
     model.compile(loss=of_regions("tversky", alpha=0.2))
+    model.optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras").loss
     assert (loaded.each.alpha, loaded.regions, loaded.num_classes) == (0.2, REGIONS, 4)

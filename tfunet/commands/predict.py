@@ -98,7 +98,9 @@ def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
         "--format", help="tiff, nifti, zarr or png; by default the image's format, PNG for JPEG"
     )
     parser.add_argument(
-        "--probabilities", action="store_true", help="write the probability of each class too"
+        "--probabilities",
+        action="store_true",
+        help="write the probability of each class or region too",
     )
     parser.add_argument(
         "--pixel_size",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource
 from tfunet.learning import LOSSES
+from tfunet.learning.region_labels import region_labels
 from tfunet.models import MODELS
 
 
@@ -17,10 +18,21 @@ def told_at_begin(config: RunConfig, source: DataSource) -> Iterator[str]:
             f"The encoder {encoder} begins with random weights. For pretrained ones, give their "
             "file as model_options.encoder_weights."
         )
+    if config.has_regions:
+        yield _written(source)
     weights = _class_weights(config)
     if weights and not source.has_background:
         named = zip(_classes(source), weights, strict=True)
         yield f"class_weights: {', '.join(f'{name} {weight:g}' for name, weight in named)}."
+
+
+def _written(source: DataSource) -> str:
+    """Return which label each region is written as, and which labels are never written."""
+    names, written = source.label_names(), region_labels(source.regions)
+    line = ", ".join(f"{region} as {names[label]}" for region, label in written.items())
+    never = [name for label, name in names.items() if label not in written.values()]
+    rest = f" Never written, since no region tells it apart: {', '.join(never)}." if never else ""
+    return f"Regions are written into masks in this order: {line}.{rest}"
 
 
 def check_class_weights(config: RunConfig, source: DataSource) -> None:
