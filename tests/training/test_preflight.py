@@ -217,6 +217,12 @@ def test_what_does_not_fit_regions_is_refused(channels, activation, each, messag
         look_at_regions(net(conv(channels, activation=activation)), each)
 
 
+def test_sigmoids_of_regions_are_told_by_their_values_too():
+    model = last_op(keras.ops.hard_sigmoid, 2)
+    with pytest.raises(ValueError, match="looks like probabilities"):
+        look_at_regions(model, losses.make("dice", {}))
+
+
 def test_a_loss_that_mixes_regions_and_samples_is_refused():
     with pytest.raises(ValueError, match="a value for each sample"):
         look_at_regions(net(conv(2)), OwnLoss(lambda true, predicted: keras.ops.mean(predicted)))
