@@ -113,8 +113,8 @@ def measured(work, *arguments):
 def train(folder):
     from tfunet.backend import Launch
     from tfunet.config.run import RunConfig
+    from tfunet.loop import run
     from tfunet.single_device import SingleDevice
-    from tfunet.train import run
 
     config = RunConfig(
         model_options=MODEL,
@@ -137,8 +137,8 @@ def train(folder):
 
 
 def predict(run, image, out, tiles):
-    from tfunet.predict.run import Options
-    from tfunet.predict.run import predict as predict_images
+    from tfunet.prediction.run import Options
+    from tfunet.prediction.run import predict as predict_images
 
     predict_images(run, [str(image)], out, Options(tiles=tiles))
 

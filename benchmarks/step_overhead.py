@@ -30,9 +30,9 @@ from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 from tfunet.data.task import Task
 from tfunet.learning import optimizers
+from tfunet.loop import run
 from tfunet.models.make import make_model
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training.loss import make_loss
 
 SETTINGS = {
@@ -132,7 +132,7 @@ def fit_model(config, clock):
     )
     model.compile(
         optimizer=optimizers.make(config, 1, steps_per_epoch),
-        loss=make_loss(Task(config=config, source=source, patch=source.patch)),
+        loss=make_loss(Task(config=config, source=source, patch=source.patch), ()),
         jit_compile=config.xla,
     )
     model.fit(

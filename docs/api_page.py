@@ -20,6 +20,8 @@ here may change without notice.
 # Heading to (what to import, where it is defined).
 PUBLIC = {
     "Comparing and training": {
+        "tfunet.train": "tfunet/bench/one_run.py",
+        "tfunet.bench.one_run.TrainedRun": "tfunet/bench/one_run.py",
         "tfunet.compare": "tfunet/bench/compare_backends.py",
         "tfunet.RunConfig": "tfunet/config/run.py",
         "tfunet.bench.study.study_file.study_from_dict": "tfunet/bench/study/study_file.py",
@@ -38,8 +40,9 @@ PUBLIC = {
         "tfunet.data.source.open_source": "tfunet/data/source.py",
     },
     "Prediction": {
-        "tfunet.predict.run.predict": "tfunet/predict/run.py",
-        "tfunet.predict.run.Options": "tfunet/predict/run.py",
+        "tfunet.predict": "tfunet/bench/one_run.py",
+        "tfunet.evaluate": "tfunet/bench/one_run.py",
+        "tfunet.prediction.run.Options": "tfunet/prediction/run.py",
     },
     "Backends": {"tfunet.backend.Backend": "tfunet/backend.py"},
 }

@@ -16,6 +16,9 @@ from tfunet.record import RunFolder, epoch_columns
 
 def test_epoch_columns_have_dice_and_iou_of_every_region():
     columns = epoch_columns(["core", "whole"])
+    assert columns[8:11] == ("dataset_dice", "dataset_dice_core", "dataset_dice_whole")
+    assert columns[11:14] == ("dataset_iou", "dataset_iou_core", "dataset_iou_whole")
+    assert not any("dice" in name for name in epoch_columns([], ["mass"]))
     assert columns[:4] == ("epoch", "steps", "loss", "val_loss")
     assert columns[4:8] == ("dice_core", "dice_whole", "iou_core", "iou_whole")
     assert columns[-3:] == ("weights_hash", "samples_hash", "dropped_samples")

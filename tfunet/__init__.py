@@ -1,5 +1,6 @@
 """tfunet trains Keras segmentation models on many devices in interchangeable ways."""
 
+import importlib
 import sys
 from typing import Any
 
@@ -14,17 +15,23 @@ if sys.version_info < (3, 11):
     raise SystemExit(2)
 
 __version__ = "0.1.0"
-__all__ = ["RunConfig", "compare"]
+__all__ = ["RunConfig", "compare", "evaluate", "predict", "train"]
+
+# Where they are: they are loaded on demand, so that `import tfunet` costs nothing.
+_PLACES = {
+    "RunConfig": "tfunet.config.run",
+    "compare": "tfunet.bench.compare_backends",
+    "evaluate": "tfunet.bench.one_run",
+    "predict": "tfunet.bench.one_run",
+    "train": "tfunet.bench.one_run",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # On demand, so that `import tfunet` costs nothing.
-    if name == "compare":
-        from tfunet.bench.compare_backends import compare
+    if name not in _PLACES:
+        raise AttributeError(f"module 'tfunet' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
 
-        return compare
-    if name == "RunConfig":
-        from tfunet.config.run import RunConfig
 
-        return RunConfig
-    raise AttributeError(f"module 'tfunet' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

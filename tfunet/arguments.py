@@ -142,6 +142,26 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     return config
 
 
+def of_file(file: Path | None, changes: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration in a file, with changed keys.
+
+    Entries of a table are added to those of the file.
+
+    Raises ValueError as `parse` does.
+    """
+    table = {} if file is None else read_table(file)
+    for key, value in changes.items():
+        is_added = isinstance(value, Mapping) and isinstance(table.get(key), Mapping)
+        table[key] = {**table[key], **value} if is_added else value
+    config = from_dict(table)
+    files = [] if file is None else [file]
+    files += [Path(str(table["data"]))] if str(table.get("data", "")).endswith(".toml") else []
+    # What the caller writes is the user's own word.
+    named = set(programs(vars(config))) - set(programs(changes))
+    check_own(sorted(named), files)
+    return config
+
+
 def _with_lists(arguments: Sequence[str]) -> list[str]:
     """Return arguments in which a list that was written as 256,256 or hd95,assd is one in TOML."""
     words: list[str] = []

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
+from tfunet.config.kept_programs import FOLDER, copy_names, hashes, named_programs
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, config_of_record
 from tfunet.config.trust import check_signed, programs, signature
@@ -75,6 +76,7 @@ MORE_DATA = {
     "label_names": list[str] | None,
     "training_files": list[str] | None,
     "contents": str | None,
+    "class_weights": list[Amount] | None,
 }
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
@@ -86,10 +88,17 @@ CASE_TABLES = {"cases": CASE_COLUMNS, "errors": ERROR_COLUMNS}
 def epoch_columns(regions: Iterable[str], targets: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the columns of epochs.csv for a data set with these regions or targets."""
     regions = tuple(regions)
+    of_dataset = [
+        f"dataset_{score}{part}"
+        for score in ("dice", "iou")
+        for part in ("", *(f"_{region}" for region in regions))
+        if regions
+    ]
     return (
         *("epoch", "steps", "loss", "val_loss"),
         *(f"dice_{region}" for region in regions),
         *(f"iou_{region}" for region in regions),
+        *of_dataset,
         *(f"mae_{target}" for target in targets),
         *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
         *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
@@ -267,6 +276,17 @@ class RunFolder:
                 programs(vars(config)),
                 read_text(self.path / SIGNATURE),
             )
+
+    def keep_programs(self, config: RunConfig) -> None:
+        """Keep copies of the programs that a configuration names, and hashes in programs.json."""
+        contents = named_programs(vars(config))
+        found = hashes(vars(config), contents)
+        if found:
+            for file, name in copy_names(contents).items():
+                with writing(self.path / FOLDER):
+                    (self.path / FOLDER).mkdir(exist_ok=True)
+                write_atomic(self.path / FOLDER / name, contents[file])
+            self._write_json("programs.json", found)
 
     def write_env(self, environment: Mapping[str, Any]) -> None:
         """Write env.json."""

@@ -116,7 +116,7 @@ def work(config: RunConfig, path: Path) -> None:
     with short_start():
         import tensorflow as tf
 
-        from tfunet.train import run
+        from tfunet.loop import run
 
     # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
     tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))

@@ -67,7 +67,7 @@ def test_every_option_of_a_loss_has_a_type(loss):
     assert set(made.get_config()) - {"reduction", "dtype"} <= set(types)
     for option in types:
         with pytest.raises(ValueError, match=f"loss_options.{option} must be "):
-            check_early(RunConfig(loss=loss, loss_options={option: {"a": 1}}))
+            check_early(RunConfig(loss=loss, loss_options={option: {"a": "b"}}))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,8 @@ def test_the_command_ends_with_one_line_and_without_tensorflow(tmp_path, monkeyp
     assert main(words) == exit_codes.BAD_INPUT
     said = capsys.readouterr().err.strip()
     assert said.count("\n") == 0
-    assert "loss_options.class_weights must be a list of numbers, got '0.5,2.0'" in said
+    assert "loss_options.class_weights must be a list of numbers that are not negative" in said
+    assert "got '0.5,2.0'" in said
     code = "import sys; from tfunet.cli import main; main(sys.argv[1:])\n"
     code += "print(sorted({'keras', 'tensorflow'} & set(sys.modules)))"
     ended = subprocess.run(

@@ -20,7 +20,7 @@ def same_network(run, single, tolerance=1e-6, *, has_tiles=False):
 
     One that was trained on tiles predicts windows of their size.
     """
-    from tfunet.predict.network import load_network  # Only this one needs TensorFlow.
+    from tfunet.prediction.network import load_network  # Only this one needs TensorFlow.
     from tfunet.record import RunFolder
 
     networks = [load_network(RunFolder(finished.folder)) for finished in (run, single)]
@@ -48,8 +48,9 @@ def same_losses(run, single):
 
 
 def same_scores(run, single):
-    """The counts of every case are those of one device."""
+    """The counts of every case, and of all pixels together, are those of one device."""
     assert run.rows("cases.csv") == single.rows("cases.csv")
+    assert run.rows("confusion.csv") == single.rows("confusion.csv")
 
 
 def shown_cases_have_their_scores(run):
@@ -93,7 +94,7 @@ def bit_identical(run, uninterrupted):
 
 def same_records(run, uninterrupted):
     """The tables have the same rows but for times; means over an epoch in two parts round."""
-    for name in ("steps.csv", "epochs.csv", "cases.csv"):
+    for name in ("steps.csv", "epochs.csv", "cases.csv", "confusion.csv"):
         for row, other in zip(run.rows(name), uninterrupted.rows(name), strict=True):
             for column in row:
                 if "seconds" in column or column == "traced":

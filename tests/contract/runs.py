@@ -18,6 +18,7 @@ ROOT = HERE.parents[1]
 BASE = {
     **SMALL_RUN,
     "metrics": ["sparse_categorical_accuracy", "hd95", "nsd@1px", "arand", "cldice"],
+    "loss_options": {"class_weights": "balanced"},
     "deterministic": True,
 }
 SECONDS = 500

@@ -7,8 +7,8 @@ from runs import kill_at
 
 from tfunet.arguments import from_dict
 from tfunet.backend import Launch
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 NETWORK = {"filters": 4, "levels": 1, "convolutions": 1, "normalization": "none"}

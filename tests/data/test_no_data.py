@@ -16,7 +16,7 @@ from tfunet.data.image_files import read_image
 from tfunet.data.layouts import file_source
 from tfunet.data.lazy_image import open_image
 from tfunet.data.source import open_source
-from tfunet.predict.prepare import preparation
+from tfunet.prediction.prepare import preparation
 
 PIXELS = np.random.default_rng(0).integers(1, 200, (40, 48)).astype(np.float32)
 BEYOND = -1.7976931348623157e308

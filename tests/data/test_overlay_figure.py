@@ -156,6 +156,8 @@ def test_a_dense_map_of_labels_is_filled_beside_its_image():
     labels = {label: f"{label}" for label in range(1, 6)}
     mask = np.where(DENSE == 4, 5, DENSE)
     figure = draw([Panel("a", image, DENSE)], title="", labels=labels, in_pairs=False)
+    # The legend has the classes of the picture.
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["1", "2", "3", "4"]
     (shown,), (filled,) = (axes.images for axes in figure.subfigs[0].axes)
     np.testing.assert_array_equal(shown.get_array(), image[..., 0])
     layer = filled.get_array()
@@ -187,6 +189,10 @@ def test_errors_of_many_classes_have_the_colours_of_the_prediction():
     assert (layer[predicted == DENSE, 3] == 0).all()
     shades = np.random.default_rng(0).integers(0, 256, (24, 20, 3), dtype=np.uint8)
     plane = ShownPlane(title="", image=shades, mask=DENSE, labels=predicted)
+    names = {label: f"{label}" for label in range(1, 9)}
+    legend = draw_cases({"a": [plane]}, names, width=6).legends[0]
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts == ["1", "2", "3", "4", "no class", "errors: in the mask, not predicted"]
     heading = "Worst: a, Dice " + ", ".join(f"class {number} 0.123" for number in range(12))
     figure = draw_cases({heading: [plane]}, {label: f"{label}" for label in range(1, 5)}, width=6)
     image, *_, wrong = figure.subfigs[0].axes

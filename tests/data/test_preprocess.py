@@ -18,6 +18,7 @@ from tfunet.data.preprocess import (
     resize_linear,
     resize_nearest,
     statistics_for,
+    unnormalised,
 )
 
 RNG = np.random.default_rng(0)
@@ -204,3 +205,29 @@ def test_zscore_of_what_is_not_zero_leaves_the_rest_at_zero():
     np.testing.assert_array_equal(np.concatenate(parts), made)
     assert not normalise(np.zeros((4, 4, 1), np.float32), "zscore_nonzero").any()
     assert check_intensity("zscore_nonzero") == "zscore_nonzero"
+
+
+@pytest.mark.parametrize("outside", [(0, 0), (-3.55, -3.62)])
+def test_zscore_inside_leaves_out_what_is_as_the_first_pixel(outside):
+    rng = np.random.default_rng(0)
+    image = rng.normal(300, 40, (40, 30, 2)).astype(np.float32)
+    image[:, :3] = image[:, 25:] = image[:10] = np.float32(outside)
+    image[20, 5, 0] = outside[0]  # In one channel only: a value like any other.
+    made = normalise(image, "zscore_inside")
+    is_inside = (image != np.float32(outside)).any(-1)
+    inside = image[is_inside].astype(np.float64)
+    expected = (inside - inside.mean(0)) / inside.std(0)
+    np.testing.assert_allclose(made[is_inside], expected, atol=1e-5)
+    assert not made[~is_inside].any()
+    parts = [image[:7], image[7:33], image[33:]]
+    statistics = statistics_for("zscore_inside", parts)
+    again = [normalise(part, "zscore_inside", statistics) for part in parts]
+    np.testing.assert_array_equal(np.concatenate(again), made)
+    restored = unnormalised(made, "zscore_inside", statistics)
+    np.testing.assert_allclose(restored, image, atol=1e-3)
+    # Linear resampling leaves the outside what it is.
+    larger = normalise(resize_linear(image, (57, 71)), "zscore_inside")
+    assert not larger[:13].any()
+    assert not larger[:, :6].any()
+    if not any(outside):
+        np.testing.assert_array_equal(made, normalise(image, "zscore_nonzero"))

@@ -5,11 +5,12 @@ import pytest
 from PIL import Image
 
 from tfunet.arguments import from_dict
+from tfunet.data.class_weights import class_weights
 from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.told_at_begin import told_at_begin
 from tfunet.learning.outputs import ClassOutputs
-from tfunet.predict.network import Network
+from tfunet.prediction.network import Network
 
 CLASSES = {"sky": 0, "road": [3, 4], "background": []}
 
@@ -32,7 +33,8 @@ def config(tmp_path):
 
 
 def told(config):
-    return list(told_at_begin(config, open_source(config.data, config.data_options)))
+    source = open_source(config.data, config.data_options)
+    return list(told_at_begin(config, source, class_weights(config, source)))
 
 
 def test_an_encoder_without_a_file_of_weights_is_told(config):
@@ -43,11 +45,12 @@ def test_an_encoder_without_a_file_of_weights_is_told(config):
     assert told(config()) == []
 
 
-def test_class_weights_are_named_where_there_is_no_background(config):
+def test_class_weights_are_named(config):
     three = {"loss_options": {"class_weights": [0.0, 1.0, 10.0]}}
     line = "class_weights: 0 background (no pixel has it) 0, 1 sky 1, 2 road 10."
     assert told(config(**three)) == [line]
-    assert told(config({"sky": 1, "road": 3}, **three)) == []
+    line = "class_weights: 0 background 0, 1 sky 1, 2 road 10."
+    assert told(config({"sky": 1, "road": 3}, **three)) == [line]
     check_early(config(**three))
     message = r"has 2 numbers.* in this order: 0 background \(no pixel has it\), 1 sky, 2 road\."
     with pytest.raises(ValueError, match=message):

@@ -20,6 +20,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
+from pages import blocks
 from paths import ROOT
 from PIL import Image
 from synthetic_sweep import write_swap_sweep  # of a folder that is not a package
@@ -304,8 +305,8 @@ def test_segmentation_as_it_is_kept(tmp_path):
 
 @pytest.mark.multiprocess
 def test_the_commands_of_the_page_execute_and_strip(tmp_path):
-    (block,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    (script,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    (block,) = blocks(PAGE, "sh")
+    script = next(block for block in blocks(PAGE, "python") if block.startswith("# strip.py"))
     # A copy of the project as far as the notebook needs it: it is executed in place.
     (tmp_path / "notebooks").mkdir()
     copy = tmp_path / "notebooks" / "scaling.ipynb"

@@ -10,10 +10,10 @@ from paths import ROOT
 
 from tfunet.arguments import from_dict
 from tfunet.backend import Launch
-from tfunet.predict.network import load_network
+from tfunet.loop import run
+from tfunet.prediction.network import load_network
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 PAGE = (ROOT / "docs/models.md").read_text()
 

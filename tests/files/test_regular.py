@@ -10,7 +10,7 @@ from tfunet.bench.launch.local_sweep import execute
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import PARTIAL, WriteError, replacing, write_atomic
 from tfunet.files.regular import open_regular, remove_files
-from tfunet.predict.raster import RawFile
+from tfunet.prediction.raster import RawFile
 from tfunet.record import RunFolder
 
 

@@ -82,6 +82,30 @@ def test_objects():
     assert found["panoptic_quality"] == pytest.approx((12 / 20 + 1) / 5)
     strict = values(predicted, truth, names=["instance_f1@0.7", "panoptic_quality@.7"])
     assert strict == pytest.approx({"instance_f1@0.7": 2 / 10, "panoptic_quality@.7": 1 / 5})
+    # Two of 4 true and 6 predicted ones up to an IoU of 0.6, then one.
+    precise = values(predicted, truth, names=["instance_ap", "instance_ap@0.5", "instance_ap@0.7"])
+    assert list(precise.values()) == pytest.approx([(2 * 2 / 8 + 8 * 1 / 9) / 10, 2 / 8, 1 / 9])
+    assert values(predicted, truth, names=["instance_difference"]) == {"instance_difference": 2}
+
+
+def test_true_objects_that_touch_are_told_apart_by_their_numbers():
+    numbers = 7 * box((9, 20), (1, 5), (1, 5)) + 9 * box((9, 20), (1, 5), (5, 9))
+    truth = numbers > 0  # Of a third object only a pixel is in the region.
+    numbers[8] = 3
+    truth[8, 19] = True
+    predicted = box((9, 20), (1, 5), (1, 5)) | box((9, 20), (1, 5), (6, 9))
+    names = ["instance_recall", "instance_precision", "panoptic_quality", "lesion_recall", "arand"]
+    metrics = case_metrics(names)
+    recall, precision, quality, lesions, arand = measure(metrics, predicted, truth, None, numbers)
+    assert (recall, precision, quality) == (2 / 3, 1, pytest.approx((1 + 12 / 16) / 2.5))
+    assert lesions == 1 / 2  # Lesions are components.
+    # Of the missed column, whose nearest predicted object is to the left or to the right.
+    assert arand < measure(metrics, predicted, truth, None)[-1]
+    joined = measure(metrics, truth, truth, None)
+    assert joined == [1, 1, 1, 1, 0]
+    apart = measure(metrics, truth, truth, None, numbers)
+    assert apart[:2] == [1 / 3, 1 / 2]  # Two in one are found by none; each is half of it.
+    assert apart[-1] > 0
 
 
 @pytest.mark.parametrize(
@@ -112,22 +136,22 @@ def test_an_overlap_that_would_match_two_objects_is_refused(name):
 @pytest.mark.parametrize(
     ("predicted", "truth", "expected"),
     [
-        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1]),
+        (False, False, [1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1]),
         # No surface to measure to: no distance. Nothing predicted has no precision.
         (
             False,
             True,
             [
-                *(0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0),
-                *(0, 1, *2 * [math.nan], 0),
+                *(0, 0, *3 * [math.nan], math.nan, 0, 0, -4, math.nan, 0, 0, 0, 0, -1, 0),
+                *(1, *2 * [math.nan], 0),
             ],
         ),
         (
             True,
             False,
             [
-                *(0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0),
-                *(0, 1, *2 * [math.nan], 0),
+                *(0, 0, *3 * [math.nan], 0, math.nan, 0, 4, 0, math.nan, 0, 0, 0, 1, 0),
+                *(1, *2 * [math.nan], 0),
             ],
         ),
     ],

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import ndimage
 
+from tfunet.config.case_metrics import PLAIN, case_metrics
 from tfunet.learning import LOSSES, losses
-from tfunet.learning.counting import count, predicted_labels, region_table
+from tfunet.learning.case_metrics import measure
 from tfunet.learning.ignoring import background_where_ignored, ignore_in_loss
+from tfunet.learning.outputs import ClassOutputs
+from tfunet.learning.scoring import RegionScoring
 
 IGNORED = 255
 RANDOM = np.random.default_rng(0)
@@ -61,12 +65,79 @@ def test_neither_loss_nor_gradient_depends_on_them(name, options, channels):
 
 
 def test_no_score_counts_them():
-    table = region_table(2, {"cell": (1,)})
-    start, stop, valid = tf.zeros((2, 2), tf.int32), tf.constant([[6, 5]] * 2), tf.ones(2)
+    outputs = ClassOutputs(num_classes=2)
+    scoring = RegionScoring(outputs=outputs, num_classes=2, regions={"cell": (1,)}, ignored=IGNORED)
+    fed = {
+        "mask": tf.constant(MASK),
+        "core_start": tf.zeros((2, 2), tf.int32),
+        "core_stop": tf.constant([[6, 5]] * 2),
+        "valid": tf.ones(2),
+    }
+    truth, predicted = MASK[~HOLE] == 1, batch(1, 0.0)[~HOLE][:, 0] > 0
+    expected = [truth & predicted, ~truth & predicted, truth & ~predicted]
     for elsewhere in (-1.0, 1.0):
-        labels = predicted_labels(tf.constant(batch(1, elsewhere)))
-        mask, labels = background_where_ignored(tf.constant(MASK), labels, IGNORED)
-        counts = count(labels, mask, table, start, stop, valid).numpy().sum(0)[0]
-        truth, predicted = MASK[~HOLE] == 1, batch(1, 0.0)[~HOLE][:, 0] > 0
-        expected = [truth & predicted, ~truth & predicted, truth & ~predicted]
+        output = tf.constant(batch(1, elsewhere))
+        sums = scoring.sums(output, fed).numpy()
+        counts = scoring.case_sums(sums).sum(0)[0]
         assert counts.tolist() == [*(int(part.sum()) for part in expected), MASK.size]
+        assert scoring.confusion(sums).sum() == (~HOLE).sum()
+        assert not scoring.labels(output, fed).numpy()[HOLE].any()
+
+
+def blobs(shape):
+    """Return a prediction and a mask of random blobs, and where the mask is ignored."""
+    rng = np.random.default_rng(len(shape))
+    truth = ndimage.gaussian_filter(rng.normal(size=shape), 1.7) > 0.02
+    predicted = ndimage.gaussian_filter(truth + rng.normal(0, 0.4, shape), 1.2) > 0.5
+    hole = np.zeros(shape, bool)
+    hole[..., : shape[-1] // 3] = hole[-4:] = True
+    return predicted, truth, hole
+
+
+def measured_without(names, predicted, truth, hole, spacing):
+    mask = np.where(hole, np.uint8(IGNORED), truth)
+    pair = background_where_ignored(tf.constant(mask), tf.constant(predicted, tf.int32), IGNORED)
+    truth, predicted = (labels.numpy() == 1 for labels in pair)
+    return measure(case_metrics(names), predicted, truth, spacing)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing", "expected"),
+    [
+        # MedPy 0.5.2 on masks that are empty in the hole, as those of nnU-Net and MONAI.
+        ((40, 50), (1.0, 1.0), [7.0, 0.3861544091243095]),
+        ((12, 20, 22), (2.5, 1.0, 0.8), [2.5, 0.15374824724624028]),
+    ],
+)
+def test_surfaces_are_those_of_medpy_without_them(shape, spacing, expected):
+    found = measured_without(["hd", "assd"], *blobs(shape), spacing)
+    assert found == pytest.approx(expected, rel=1e-12)
+    predicted, truth, _ = blobs(shape)
+    assert measure(case_metrics(["assd"]), predicted, truth, spacing) != found[1:]
+
+
+@pytest.mark.parametrize("shape", [(40, 50), (12, 20, 22)])
+def test_no_metric_of_cases_depends_on_what_is_predicted_there(shape):
+    names = (*PLAIN, "nsd@1px")
+    predicted, truth, hole = blobs(shape)
+    expected = measured_without(names, predicted, truth, hole, None)
+    assert np.isfinite(expected).all()
+    for elsewhere in (False, True):
+        changed = np.where(hole, elsewhere, predicted)
+        assert measured_without(names, changed, truth, hole, None) == expected
+    # A case that is ignored altogether counts as one without the region that none is predicted in.
+    assert measured_without(names, predicted, truth, np.ones_like(hole), None) == [
+        *(1, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 0, 1)
+    ]
+
+
+def test_an_object_that_they_cut_is_two_in_both_masks():
+    bar = np.zeros((5, 12), bool)
+    bar[2] = True
+    cut = np.zeros_like(bar)
+    cut[:, 5:7] = True
+    names = ["instance_f1", "lesion_f1", "arand", "vi_merge", "hd"]
+    assert measured_without(names, bar, bar, cut, None) == [1, 1, 0, 0, 0]
+    # One of two is missed.
+    half = bar & (np.arange(12) < 5)
+    assert measured_without(["instance_recall"], half, bar, cut, None) == [0.5]

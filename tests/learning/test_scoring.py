@@ -20,7 +20,8 @@ def test_numbers_are_averaged_over_the_voxels_of_a_case():
         "valid": tf.constant([1.0, 1.0, 1.0, 0.0]),
     }
     sums = np.zeros((2, *scoring.shape))
-    np.add.at(sums, [0, 0, 1, 1], scoring.sums(output, batch).numpy())
+    np.add.at(sums, [0, 0, 1, 1], scoring.case_sums(scoring.sums(output, batch).numpy()))
+    assert scoring.confusion(sums).size == scoring.num_classes == 0
     np.testing.assert_array_equal(sums[:, 0, -1], [8, 1])
     means = {"mae": (0.375 + 1.0) / 2, "mae_mass": 0.375, "mae_age": 1.0}
     assert scoring.means(sums) == pytest.approx(means)
@@ -62,7 +63,7 @@ def test_regions_of_a_network_of_regions_are_counted_from_its_labels():
     }
     logits = tf.constant([[[[1.0, -1.0], [1.0, -1.0]], [[9.0, 9.0], [-1.0, 1.0]]]])
     np.testing.assert_array_equal(scoring.labels(logits, batch), [[[1, 1], [0, 2]]])
-    sums = scoring.sums(logits, batch).numpy()
+    sums = scoring.case_sums(scoring.sums(logits, batch).numpy())
     np.testing.assert_array_equal(sums, [[[2, 1, 0, 4], [0, 1, 1, 4]]])
 
 
@@ -79,7 +80,10 @@ def test_regions_are_counted_and_listed_by_case():
         "core_stop": tf.constant([[2, 2]]),
         "valid": tf.ones(1),
     }
-    sums = scoring.sums(logits, batch).numpy()
+    windows = scoring.sums(logits, batch).numpy()
+    assert windows.shape[1:] == scoring.window_shape
+    np.testing.assert_array_equal(scoring.confusion(windows), [[0, 0, 1], [1, 1, 0], [0, 0, 1]])
+    sums = scoring.case_sums(windows)
     np.testing.assert_array_equal(sums, [[[2, 1, 1, 4], [1, 1, 0, 4]]])
     means = scoring.means(sums)
     assert means["dice_cell"] == pytest.approx(4 / 6)

@@ -9,8 +9,8 @@ from powercap_folder import RANGE, Powercap
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import StoppedError
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 
 @pytest.fixture

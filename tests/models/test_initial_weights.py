@@ -11,10 +11,10 @@ from tfunet.backend import Launch
 from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.data.early_checks import check_early, check_model
+from tfunet.loop import run
 from tfunet.models import unet
 from tfunet.models.initial_weights import load_initial_weights
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 
 def network(num_classes=2, filters=4):

@@ -13,11 +13,11 @@ from tfunet.arguments import check_names
 from tfunet.backend import Launch
 from tfunet.cli import main
 from tfunet.config.run import RunConfig
+from tfunet.loop import run
 from tfunet.models.make import make_model
-from tfunet.predict.run import Options, predict
+from tfunet.prediction.run import Options, predict
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training import saving
 from tfunet.training.compiled_model import compiled_model
 

@@ -6,8 +6,8 @@ import tifffile
 
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 SHAPE = (75, 92)
 

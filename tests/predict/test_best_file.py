@@ -17,9 +17,9 @@ from tfunet.bench.best_configuration import Comparison, Way, find_best
 from tfunet.cli import main
 from tfunet.files.typed import RecordError
 from tfunet.models.make import make_model
-from tfunet.predict.best_file import BEST, Best, read_best, write_best
-from tfunet.predict.cleaning import Cleaning
-from tfunet.predict.run import Options, predict
+from tfunet.prediction.best_file import BEST, Best, read_best, write_best
+from tfunet.prediction.cleaning import Cleaning
+from tfunet.prediction.run import Options, predict
 from tfunet.record import RunFolder
 
 CASES = ("case0", "case1", "case2")

@@ -9,9 +9,9 @@ import tifffile
 
 from tfunet import exit_codes
 from tfunet.cli import main
-from tfunet.predict.ensemble import with_mirrors
-from tfunet.predict.evaluate import evaluate
-from tfunet.predict.run import Options, predict
+from tfunet.prediction.ensemble import with_mirrors
+from tfunet.prediction.evaluate import evaluate
+from tfunet.prediction.run import Options, predict
 from tfunet.record import RunFolder
 
 PROBABILITIES = Options(probabilities=True, overlay=False)

@@ -11,17 +11,22 @@ import pytest
 import tifffile
 from PIL import Image
 
+from tfunet import exit_codes
+from tfunet.backend import Launch
 from tfunet.bench.records.shown_cases import read_shown_cases
 from tfunet.cli import main
 from tfunet.config.case_metrics import case_metrics
+from tfunet.config.run import RunConfig
 from tfunet.data.lazy_image import LazyImage, open_image
 from tfunet.data.shown_planes import in_8_bits, shown_channels
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice, iou
-from tfunet.predict.case_pictures import spread_ranks
-from tfunet.predict.evaluate import evaluate
-from tfunet.predict.overlay_picture import write_errors, write_overlay
-from tfunet.predict.run import Options
+from tfunet.loop import run
+from tfunet.prediction.case_pictures import spread_ranks
+from tfunet.prediction.evaluate import evaluate
+from tfunet.prediction.overlay_picture import write_errors, write_overlay
+from tfunet.prediction.run import Options
+from tfunet.single_device import SingleDevice
 
 
 def rows(path):
@@ -52,6 +57,16 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     counts = np.array([both, labels.sum() - both, truth.sum() - both])
     assert float(table[0]["dice"]) == float(dice(counts))
     assert int(table[0]["true_positive"]) == both
+    # Both cases together; the other mask is empty.
+    wrong, found = (int(table[1][name]) for name in ("false_positive", "true_positive"))
+    assert found == 0
+    assert (tmp_path / "out/confusion.csv").read_text() == (
+        f"true,0 background,1 foreground\n"
+        f"0 background,{2 * truth.size - int(counts.sum()) - wrong},{int(counts[1]) + wrong}\n"
+        f"1 foreground,{int(counts[2])},{both}\n"
+    )
+    with Image.open(tmp_path / "out/confusion.png") as picture:
+        assert np.asarray(picture.convert("L")).std() > 10
     # No true surface: no distance, and the mean says in how many cases there is one.
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
     said, complaints = capsys.readouterr()
@@ -123,7 +138,7 @@ def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
         """
     )
     command = ["evaluate", str(local_run), str(others / "others.toml"), "--no-overlay"]
-    names = ("arand", "vi_split", "vi_merge", "cldice", "lesion_f1")
+    names = ("arand", "vi_split", "vi_merge", "cldice", "lesion_f1", "hd95", "assd", "nsd@2px")
     assert main([*command, "--out", str(tmp_path / "out"), "--metrics", ",".join(names)]) == 0
     labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
     assert labels[:, 32:].any()
@@ -131,12 +146,114 @@ def test_pixels_to_ignore_are_not_scored(local_run, others, tmp_path):
     row = rows(tmp_path / "out/scores.csv")[0]
     assert int(row["true_positive"]) == both
     assert int(row["false_positive"]) == labels[:, :32].sum() - both
+    matrix = rows(tmp_path / "out/confusion.csv")
+    counted = 32 * 64 + len(truth[0]) * len(truth)  # All of the other case.
+    cells = [int(row[name]) for row in matrix for name in ("0 background", "1 foreground")]
+    assert sum(cells) == counted
     masks = [np.where(truth == 7, 0, values) for values in (labels, truth)]
     values = measure(case_metrics(names), *masks, None)
     assert [row[name] for name in names] == [str(value) for value in values]
     labels[:, 32:] ^= 1
     masks[0] = np.where(truth == 7, labels, masks[0])
     assert measure(case_metrics(names), *masks, None) != values
+
+
+def test_objects_that_touch_are_counted_by_their_numbers(local_run, others, tmp_path):
+    """Each true component is two objects: what is left and what is right of the middle."""
+    truth = tifffile.imread(others / "other0_mask.tif")
+    numbers = truth * np.where(np.arange(64) < 32, np.uint8(1), np.uint8(200))
+    tifffile.imwrite(others / "other0_mask.tif", numbers)
+    lines = """
+        images = "{case}_image.tif"
+        masks = { foreground = "{case}_mask.tif" }
+        objects = "numbers"
+        """
+    (others / "others.toml").write_text(lines)
+    out, names = tmp_path / "out", ("instance_recall", "panoptic_quality", "lesion_recall")
+    command = ["evaluate", str(local_run), str(others / "others.toml"), "--no-overlay"]
+    assert main([*command, "--out", str(out), "--metrics", ",".join(names)]) == 0
+    row = rows(out / "scores.csv")[0]
+    labels = tifffile.imread(out / "predictions/other0.tif")
+    metrics = case_metrics(names)
+    by_hand = measure(metrics, labels > 0, numbers > 0, None, numbers)
+    assert [float(row[name]) for name in names] == by_hand
+    assert measure(metrics, labels > 0, numbers > 0, None) != by_hand
+
+
+OWN_DATA = """
+import numpy as np
+from tfunet.data.source import DataSource
+
+def open(first=0, shape=(32, 48), channels=2):
+    shape = tuple(shape)
+
+    def read(index):
+        rng = np.random.default_rng(first + index)
+        mask = np.zeros(shape, np.uint8)
+        mask[(*map(slice, rng.integers(0, 8, len(shape)), (20,) * len(shape)),)] = 1
+        image = rng.normal(size=(*shape, channels)) + 3 * mask[..., None]
+        return image.astype(np.float32), mask
+
+    names = tuple(f"case {first + index}" for index in range(4))
+    return DataSource(
+        name="own", case_ids=names, groups=names, num_classes=2, channels=channels,
+        regions={"foreground": (1,)}, patch=shape, read=read,
+        fingerprint=f"{first} {shape}",
+    )
+"""
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((32, 48), 2), ((16, 18, 20), 1)])
+def test_a_data_set_in_code_is_scored_as_in_training(
+    tmp_path, monkeypatch, capsys, shape, channels
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN_DATA)
+    options = {"shape": list(shape), "channels": channels}
+    config = RunConfig(
+        model="unet",
+        model_options={"filters": 2, "levels": 1, "normalization": "none"},
+        data=f"{tmp_path / 'own.py'}:open",
+        data_options=options,
+        cache_dir=str(tmp_path / "cache"),
+        global_batch=2,
+        steps=40,
+        learning_rate=0.05,
+        metrics=("hd",),
+    )
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    held_out = {row["case"]: row for row in rows(tmp_path / "run/cases.csv")}
+    lines = "".join(f"{name} = {value}\n" for name, value in options.items())
+    (tmp_path / "own.toml").write_text(f"data = 'own.py:open'\n[data_options]\n{lines}first = 0\n")
+    (tmp_path / "new.toml").write_text(f"data = 'own.py:open'\n[data_options]\n{lines}first = 70\n")
+    for name, num_cases in (("own", 1), ("new", 4)):
+        command = ["evaluate", str(tmp_path / "run"), str(tmp_path / f"{name}.toml")]
+        command += ["--out", str(tmp_path / name), "--tiles", "halo"]
+        for _ in range(2):
+            assert main(command) == 0
+        said, complaints = capsys.readouterr()
+        assert said.count("done already") == num_cases
+        assert "stored" not in complaints
+        for row in rows(tmp_path / name / "scores.csv"):
+            assert float(row["dice"]) > 0.8
+            if row["case"] in held_out:
+                same = ("true_positive", "false_positive", "false_negative", "hd")
+                kept = held_out[row["case"]]
+                assert [float(row[name]) for name in same] == [float(kept[name]) for name in same]
+                num_cases -= 1
+        assert num_cases == (0 if name == "own" else 4)
+
+
+def test_images_in_code_do_not_fit_a_run_that_prepared_those_of_files(
+    local_run, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN_DATA)
+    lines = "[data_options]\nchannels = 3\n"
+    (tmp_path / "own.toml").write_text(f"data = 'own.py:open'\n{lines}")
+    command = ["evaluate", str(local_run), str(tmp_path / "own.toml"), "--out", str(tmp_path / "x")]
+    assert main(command) == exit_codes.BAD_INPUT
+    assert "made in code, and those of this run were read from files" in capsys.readouterr().err
 
 
 def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_path, capsys):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfunet.predict.inputs import find_images
-from tfunet.predict.jobs import plan_jobs
+from tfunet.prediction.inputs import find_images
+from tfunet.prediction.jobs import plan_jobs
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from tfunet.cli import main
 from tfunet.data.image_files import read_image
 from tfunet.data.preprocess import normalise
 from tfunet.models.make import make_model
-from tfunet.predict.raster import RawFile
-from tfunet.predict.run import Options, predict
+from tfunet.prediction.raster import RawFile
+from tfunet.prediction.run import Options, predict
 
 SHAPE = (75, 92)
 BANDS = {"photometric": "minisblack", "planarconfig": "contig"}

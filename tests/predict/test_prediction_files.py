@@ -10,9 +10,9 @@ import tifffile
 import zarr
 
 from tfunet.data.image_files import read_header, read_mask
-from tfunet.predict.jobs import identity_of, plan_jobs
-from tfunet.predict.output import SUFFIXES, check_rank, default_format, write
-from tfunet.predict.raster import RawFile, raster_of
+from tfunet.prediction.jobs import identity_of, plan_jobs
+from tfunet.prediction.output import SUFFIXES, check_rank, default_format, write
+from tfunet.prediction.raster import RawFile, raster_of
 
 SIZES = {2: (300, 270), 3: (5, 300, 270)}
 

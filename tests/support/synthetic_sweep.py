@@ -16,6 +16,7 @@ from tfunet.bench.study.study_file import Study, study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.study.trial_plan import Trial, plan_trials
 from tfunet.files.atomic import write_atomic
+from tfunet.learning.dataset_scores import RegionScores, mean_of, region_scores
 from tfunet.record import CASE_COLUMNS, RunFolder
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
@@ -129,7 +130,7 @@ def write_trial(
                 "loss": 0.2 + 1.1 * math.exp(-step / 12) + 0.04 * dice.gauss(0, 1),
             }
             table.append({key: row.get(key, 0) for key in table.columns})
-    scores = _write_cases(run, regions, dice)
+    scores, of_dataset = _write_cases(run, regions, dice)
     _write_epochs(run, steps, seconds, {region: values[0] for region, values in scores.items()})
     count = 1 if config.backend in ("single", "mirrored") else config.num_replicas
     result = {
@@ -156,6 +157,13 @@ def write_trial(
         "val_loss": 0.35,
         "dice": {region: values[0] for region, values in scores.items()},
         "iou": {region: values[1] for region, values in scores.items()},
+        **{
+            f"dataset_{score}": {
+                region: getattr(its, f"dataset_{score}") for region, its in of_dataset.items()
+            }
+            for score in ("dice", "iou")
+        },
+        "miou": mean_of(of_dataset, "dataset_iou"),
         "weights_hash": "ab" * 4,
         "samples_hash": f"{trial.repeat}-{config.global_batch}",
         "checks": {"samples": True, "weights": True, "scores": True},
@@ -187,7 +195,7 @@ def _write_epochs(run: RunFolder, steps: int, seconds: float, dice: Mapping[str,
 
 def _write_cases(
     run: RunFolder, regions: tuple[str, ...], dice: random.Random
-) -> dict[str, tuple[float, float]]:
+) -> tuple[dict[str, tuple[float, float]], dict[str, RegionScores]]:
     rows = []
     scores = {}
     for index, region in enumerate(regions):
@@ -206,7 +214,7 @@ def _write_cases(
             sum(second for _, second in values) / len(values),
         )
     run.write_cases(rows)
-    return scores
+    return scores, region_scores(rows)
 
 
 def write_swap_sweep(folder: Path, swaps: tuple[str, ...] = ("none", "24MiB")) -> list[Trial]:

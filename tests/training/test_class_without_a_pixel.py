@@ -6,8 +6,8 @@ from PIL import Image
 
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 
 def test_a_class_without_a_pixel_ends_a_run_before_its_first_step(tmp_path):

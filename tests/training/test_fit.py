@@ -12,9 +12,9 @@ from tfunet.data.generated.phantoms import cells
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
 from tfunet.learning import losses, optimizers
+from tfunet.loop import run
 from tfunet.models.make import make_model
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 SETTINGS = {
     "data_options": {"num_cases": 25, "size": 32},

@@ -15,8 +15,8 @@ from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import StoppedError
 from tfunet.files.table import read_rows
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training import checkpoint
 
 SETTINGS = {
@@ -35,7 +35,7 @@ import json, sys
 from tf_native.mirrored import MirroredBackend
 from tfunet.backend import Launch
 from tfunet.config import RunConfig
-from tfunet.train import run
+from tfunet.loop import run
 
 config = RunConfig(**json.loads(sys.argv[1]))
 run(config, MirroredBackend(Launch(num_replicas=2)), sys.argv[2])

@@ -14,9 +14,9 @@ from tfunet.backend import Launch
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.config.run import RunConfig
 from tfunet.learning.divergence import has_diverged, warning
+from tfunet.loop import run
 from tfunet.process import terminal
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training.logbook import _duration
 
 
@@ -53,6 +53,19 @@ def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
     assert lines[-1] == f"Dataset IoU: cell {iou:.3f}."
     assert result["dataset_iou"] == {"cell": iou}
     assert result["miou"] == iou != result["iou"]["cell"]
+    with (tmp_path / "run/epochs.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    for name in ("dataset_iou", "dataset_iou_cell"):
+        assert float(row[name]) == iou
+    assert float(row["dataset_dice"]) == result["dataset_dice"]["cell"]
+    # The same pixels.
+    table = (tmp_path / "run/confusion.csv").read_text()
+    right, false_positive, false_negative = true, *wrong
+    rest = 2 * 32 * 32 - true - sum(wrong)
+    assert table == (
+        "true,0 background,1 cell\n"
+        f"0 background,{rest},{false_positive}\n1 cell,{false_negative},{right}\n"
+    )
     assert result["dataset_dice"] == {"cell": 2 * true / (2 * true + sum(wrong))}
 
 

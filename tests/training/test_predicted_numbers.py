@@ -13,11 +13,11 @@ from tfunet.config.run import RunConfig
 from tfunet.data.task import open_task
 from tfunet.learning import losses
 from tfunet.learning.outputs import ClassOutputs
+from tfunet.loop import run
 from tfunet.models import cosmoflow, unet
-from tfunet.predict.network import load_network
+from tfunet.prediction.network import load_network
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training import preflight
 
 NAMES = ("omega_m", "sigma_8", "n_s")

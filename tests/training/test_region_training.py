@@ -17,12 +17,12 @@ from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.files.typed import RecordError
 from tfunet.learning.outputs import RegionOutputs
-from tfunet.predict.evaluate import evaluate
-from tfunet.predict.network import load_network
-from tfunet.predict.run import Options, predict
+from tfunet.loop import run
+from tfunet.prediction.evaluate import evaluate
+from tfunet.prediction.network import load_network
+from tfunet.prediction.run import Options, predict
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 REGIONS = {"whole": ["rim", "ring", "core"], "inner": ["ring", "core"], "core": ["core"]}
 PROBABILITIES = Options(probabilities=True, overlay=False)

@@ -16,9 +16,9 @@ from tfunet import record
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.files.table import read_rows
+from tfunet.loop import run
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 from tfunet.training import checkpoint
 
 SETTINGS = {
@@ -36,7 +36,7 @@ import numpy as np
 from tfunet.backend import Launch
 from tfunet.config import RunConfig
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
+from tfunet.loop import run
 
 write, archives = np.lib.format.write_array, []
 

@@ -13,11 +13,11 @@ from tfunet.config.run import RunConfig
 from tfunet.config.tournament import meeting_name
 from tfunet.exit_codes import StoppedError
 from tfunet.files.table import read_rows
+from tfunet.loop import run
 from tfunet.population.meeting import Meeting
 from tfunet.population.offers import from_bfloat16, to_bfloat16
 from tfunet.record import MEETINGS, RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 TOURNAMENT = {
     "trainers": 2,

@@ -5,8 +5,8 @@ That such sums have the same bits is tested in tests/graph/test_gradient_sums.py
 
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 SOURCE = """
 import keras

@@ -20,10 +20,10 @@ from tfunet.learning.averaging import Averaging
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.losses import CrossEntropy
 from tfunet.learning.own_part import loss_of_tile
+from tfunet.loop import run
 from tfunet.models import unet
 from tfunet.single_device import SingleDevice
 from tfunet.swap import LargeModelSupport
-from tfunet.train import run
 from tfunet.training import checkpoint
 from tfunet.training.checks import uses_of_samples
 from tfunet.training.tile_step import TileStep, WholeNetwork

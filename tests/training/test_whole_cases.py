@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pages import blocks
 from paths import ROOT
+from PIL import Image
 
 from tfunet.arguments import from_dict
 from tfunet.backend import Launch
@@ -16,8 +17,8 @@ from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 
 def rows(folder):
@@ -81,3 +82,42 @@ def test_the_example_of_cells_between_membranes_scores_them(tmp_path):
             assert [row[metric.name] for metric in metrics] == texts
             compared += 1
     assert compared >= 4
+
+
+def test_true_objects_are_those_that_the_masks_number(tmp_path):
+    """Squares in rows without a gap; the patch is larger than the images along one axis."""
+    rng = np.random.default_rng(0)
+    numbers = np.kron(np.arange(1, 13).reshape(3, 4), np.ones((8, 8), int)).astype(np.uint8)
+    for case in range(6):
+        mask = np.where(rng.random((3, 4)) < 0.6, 1, 0).repeat(8, 0).repeat(8, 1) * numbers
+        Image.fromarray(np.uint8(90 * (mask > 0) + rng.integers(0, 90, mask.shape))).save(
+            tmp_path / f"{case}.png"
+        )
+        Image.fromarray(mask.astype(np.uint8)).save(tmp_path / f"{case}_mask.png")
+    names = ("instance_recall", "panoptic_quality", "arand")
+    config = RunConfig(
+        data="folder",
+        data_options={
+            "root": str(tmp_path),
+            "images": "{case}.png",
+            "masks": {"cell": "{case}_mask.png"},
+            "objects": "numbers",
+        },
+        model_options={"filters": 4, "levels": 1},
+        patch=(16, 48),
+        cache_dir=str(tmp_path / "cache"),
+        global_batch=2,
+        steps=30,
+        metrics=names,
+    )
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    shown = {case.case_id: case.planes[0] for case in read_shown_cases(tmp_path / "run").cases}
+    by_components = []
+    for row in rows(tmp_path / "run"):
+        predicted, truth = shown[row["case"]].labels > 0, shown[row["case"]].mask > 0
+        objects = np.asarray(Image.open(tmp_path / f"{row['case']}_mask.png"))
+        metrics = case_metrics(names)
+        values = measure(metrics, predicted, truth, None, objects)
+        assert [float(row[name]) for name in names] == pytest.approx(values)
+        by_components.append(measure(metrics, predicted, truth, None) != values)
+    assert any(by_components)

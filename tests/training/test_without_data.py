@@ -5,8 +5,8 @@ import pytest
 
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.loop import run
 from tfunet.single_device import SingleDevice
-from tfunet.train import run
 
 NAMES = "abcde"
 
@@ -41,11 +41,15 @@ def trained(folder, *, label, **settings):
 
 
 def test_masks_under_a_hole_change_neither_weights_nor_scores(tmp_path):
-    zeros, ones = (trained(tmp_path / f"{label}", label=label) for label in (0, 1))
+    metrics = ("hd95", "assd", "nsd@1px", "lesion_f1", "volume_difference", "cldice", "arand")
+    zeros, ones = (trained(tmp_path / f"{label}", label=label, metrics=metrics) for label in (0, 1))
     for name in ("weights_hash", "loss", "val_loss", "dice"):
         assert zeros[name] == ones[name]
+    for table in ("cases.csv", "confusion.csv"):
+        first, second = ((tmp_path / label / "run" / table).read_text() for label in "01")
+        assert first == second
 
 
 def test_what_would_count_pixels_without_data_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"metrics=\('accuracy',\) would count them. Leave one"):
-        trained(tmp_path / "a", label=0, metrics=("accuracy",))
+        trained(tmp_path / "a", label=0, metrics=("hd95", "accuracy"))

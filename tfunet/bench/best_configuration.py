@@ -21,8 +21,8 @@ from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.config.keys import describe, flat
 from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource
-from tfunet.predict.best_file import Best, write_best
-from tfunet.predict.cleaning import Cleaning
+from tfunet.prediction.best_file import Best, write_best
+from tfunet.prediction.cleaning import Cleaning
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
@@ -225,8 +225,8 @@ def _names(configs: Sequence[RunConfig]) -> list[str]:
 def _compare(
     configurations: Sequence[Configuration], notes: tuple[str, ...], *, mirror: bool
 ) -> Comparison:
-    from tfunet.predict.ensemble import load_members
-    from tfunet.predict.held_out import HeldOut
+    from tfunet.prediction.ensemble import load_members
+    from tfunet.prediction.held_out import HeldOut
 
     first = [next(iter(configuration.runs)) for configuration in configurations]
     load_members(first)  # Says what does not fit together.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfunet import exit_codes
 from tfunet.backend import BACKENDS
 from tfunet.bench.launch.local_sweep import run_sweep
 from tfunet.bench.report.sweep_report import Report, summary_table, write_report
@@ -34,8 +35,8 @@ def compare(
         num_replicas: Numbers of replicas; impossible combinations are skipped with the reason.
         **settings: Other keys of RunConfig.
 
-    Returns the paths of the report. Raises ValueError for a wrong setting, and RuntimeError if the
-    sweep was interrupted.
+    Returns the paths of the report. Raises ValueError for a wrong setting, and KeyboardInterrupt
+    after Ctrl-C.
     """
     table = {
         "name": Path(folder).name,
@@ -44,8 +45,12 @@ def compare(
         "grid": {"backend": list(backends), "num_replicas": list(num_replicas)},
     }
     code = run_sweep(study_from_dict(table), folder, refuses=True)
-    if code > 128:
-        raise RuntimeError(f"The comparison in {folder} was interrupted. Call it again to go on.")
+    if code == exit_codes.INTERRUPTED:
+        raise KeyboardInterrupt(
+            f"The comparison in {folder} was interrupted. The same call goes on."
+        )
+    if code == exit_codes.TERMINATED:
+        raise RuntimeError(f"The comparison in {folder} was ended. The same call goes on.")
     print(lines_of(summary_table(Path(folder))))
     return write_report(Path(folder))
 

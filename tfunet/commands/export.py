@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_trust, check_run, path, sizes
+from tfunet.commands.parsers import add_command, add_trust, path, sizes
+from tfunet.prediction.best_file import check_run
 from tfunet.process.terminal import lines_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfunet.config.refs import near_match
 from tfunet.files.typed import parse_toml
-from tfunet.predict.best_file import BEST
-from tfunet.record import RunFolder
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -89,18 +87,6 @@ def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("it is empty. Give a name, or . for the current folder")
     return Path(text)
-
-
-def check_run(folder: Path) -> None:
-    """Raise ValueError for what is no folder of a run, before TensorFlow is imported."""
-    run = RunFolder(folder)
-    if not run.path.is_dir():
-        raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
-    if run.read_config() is None and not (run.path / BEST).exists():
-        raise ValueError(
-            f"{run.path} holds no run: it has no config.json. Nor has it the {BEST} of a study, "
-            "which tfunet best writes."
-        )
 
 
 def share(text: str) -> float:

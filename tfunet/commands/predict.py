@@ -8,14 +8,12 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import Field, fields
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_trust, check_run, numbers, path, sizes
+from tfunet.commands.parsers import add_command, add_trust, numbers, path, sizes
 from tfunet.config.case_metrics import check_case_metrics
-from tfunet.predict.best_file import BEST, read_best
-from tfunet.process.terminal import lines_of
+from tfunet.prediction.best_file import check_run, say_best
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -147,18 +145,11 @@ def _check_places(options: argparse.Namespace) -> None:
         raise ValueError("Say where to write to: --out FOLDER.")
 
 
-def _say_best(run: Path, file: TextIO) -> None:
-    """Say what best.json stands for, where it is followed."""
-    best = None if (run / "config.json").exists() else read_best(run)
-    if best is not None:
-        print(lines_of(f"{run / BEST}: {best}"), file=file, flush=True)
-
-
 def _predict(options: argparse.Namespace) -> int:
     _check_places(options)
-    _say_best(options.run, sys.stdout)
+    say_best(options.run)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
-    from tfunet.predict.run import Options, predict
+    from tfunet.prediction.run import Options, predict
 
     try:
         given = Options(**_values(options, fields(Options)))
@@ -173,14 +164,14 @@ def _evaluate(options: argparse.Namespace) -> int:
     _check_places(options)
     # Before TensorFlow is imported, which takes many seconds.
     check_case_metrics(options.metrics or ())
-    _say_best(options.run, sys.stderr if options.json else sys.stdout)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
-    from tfunet.predict.evaluate import as_json, draw_errors, evaluate, summary
-    from tfunet.predict.run import Options
+    from tfunet.prediction.evaluate import as_json, draw_errors, evaluate, summary
+    from tfunet.prediction.run import Options
 
     given = Options(**_values(options, fields(Options)))
     # With --json nothing else is on standard output.
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        say_best(options.run)
         scored = evaluate(
             options.run,
             options.data,

@@ -141,14 +141,21 @@ def _plan(options: argparse.Namespace) -> int:
 def _planned(
     options: argparse.Namespace, table: dict[str, Any], text: str, refused: Sequence[Refusal]
 ) -> int:
-    """Print a plan; raise ValueError if trials of it would be refused."""
-    if refused:
-        table["refused"] = [
-            {"reason": refusal.reason, "trials": refusal.trials} for refusal in refused
-        ]
-    print(json.dumps(table, indent=1) if options.json else text)
-    if refused:
-        raise ValueError("\n".join(map(str, refused)))
+    """Print a plan; raise ValueError if trials of it would be refused.
+
+    Trials that only need what is not installed here may be for another machine: a warning.
+    """
+    from tfunet.bench.study.refusals import warn
+
+    missing = [refusal for refusal in refused if refusal.is_missing]
+    wrong = [refusal for refusal in refused if not refusal.is_missing]
+    for key, refusals in (("refused", wrong), ("not_installed", missing)):
+        if refusals:
+            table[key] = [{"reason": each.reason, "trials": each.trials} for each in refusals]
+    print(json.dumps(table, indent=1) if options.json else text, flush=True)
+    warn(missing)
+    if wrong:
+        raise ValueError("\n".join(map(str, wrong)))
     return exit_codes.OK
 
 

@@ -6,12 +6,11 @@ import argparse
 import shlex
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import LOGS, add_command, add_trust, keys_apart, path
+from tfunet.commands.parsers import add_command, add_trust, keys_apart, path
 from tfunet.process.launcher_variables import Place
 
 if TYPE_CHECKING:
@@ -47,13 +46,9 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from tfunet.arguments import check_names, help_of_keys, parse
-    from tfunet.backend import check_callbacks
+    from tfunet.arguments import help_of_keys, parse
+    from tfunet.bench.launch.checked_run import check_start, done_already, new_folder
     from tfunet.bench.launch.launch_run import launch
-    from tfunet.bench.launch.processes_to_start import plan_processes
-    from tfunet.data.early_checks import check_early
-    from tfunet.machine.cores import usable_cores
-    from tfunet.machine.doctor import check_installed
     from tfunet.record import RunFolder
     from tfunet.worker import own_place, take_part
 
@@ -65,19 +60,11 @@ def _train(options: argparse.Namespace) -> int:
         files = ["--config", *files]
     given = [*files, *given]
     config = parse(given)
-    check_names(config)
-    check_callbacks(config)
-    if options.out is not None and RunFolder(options.out).has_done(config):
-        is_fixed = config.steps is not None or config.learning_rate_schedule is not None
-        further = "" if is_fixed else " To train it further, give more --epochs."
-        print(f"Done already.{further}\nRecord: {options.out}")
+    if done := done_already(config, options.out):
+        print(f"{done}\nRecord: {options.out}")
         return exit_codes.OK
-    check_installed(config.backend)
     place = own_place()
-    if place is None:
-        plan_processes(config, usable_cores())  # Refuses what has no place, before data is read.
-    goes_on = options.out is not None and RunFolder(options.out).has_checkpoint()
-    check_early(config, goes_on=goes_on)
+    check_start(config, options.out, is_placed=place is not None)
     if place is not None and place.count > 1:
         _check_launcher(place, config, options.out)
         if config.elastic:
@@ -86,7 +73,7 @@ def _train(options: argparse.Namespace) -> int:
                 "processes when one dies. Leave out elastic; the same command resumes the run."
             )
         take_part(config, options.out, place)
-    folder = options.out or LOGS / "runs" / time.strftime("%Y%m%d-%H%M%S")
+    folder = options.out or new_folder()
     outcome = launch(config, folder, verbose=options.verbose)
     if outcome.exit_code != exit_codes.OK:
         return outcome.exit_code

@@ -8,7 +8,11 @@ from typing import final
 from tfunet.config.refs import near_match
 
 # Of single objects; they may say how much of two objects must overlap.
-INSTANCES = ("instance_precision", "instance_recall", "instance_f1", "panoptic_quality")
+INSTANCES = (
+    *("instance_precision", "instance_recall", "instance_f1", "instance_ap", "panoptic_quality"),
+)
+# Predicted objects less true ones.
+INSTANCE_DIFFERENCE = "instance_difference"
 # Of cells that membranes keep apart.
 SEGMENTS = ("arand", "vi_split", "vi_merge")
 # Those that need no tolerance.
@@ -16,11 +20,16 @@ PLAIN = (
     *("dice", "iou", "hd", "hd95", "assd"),
     *("lesion_precision", "lesion_recall", "lesion_f1", "volume_difference"),
     *INSTANCES,
+    INSTANCE_DIFFERENCE,
     "cldice",
     *SEGMENTS,
 )
 # Those that are no shares between 0 and 1.
-NO_SHARES = ("hd", "hd95", "assd", "volume_difference", "vi_split", "vi_merge")
+NO_SHARES = (
+    *("hd", "hd95", "assd", "volume_difference", INSTANCE_DIFFERENCE, "vi_split", "vi_merge"),
+)
+# Those in the unit of the pixel size.
+LENGTHS = ("hd", "hd95", "assd", "volume_difference")
 TOLERANT = "nsd"
 # An object can overlap by more than this, as IoU, with one other only.
 LEAST_OVERLAP = 0.5
@@ -39,14 +48,15 @@ class CaseMetric:
         kind: One of PLAIN, or TOLERANT.
         tolerance: For `nsd`, in `unit`.
         unit: Of the tolerance; "px" for pixels.
-        overlap: For INSTANCES: two objects are the same if their IoU is larger.
+        overlap: For INSTANCES: two objects are the same if their IoU is larger. None for
+            `instance_ap` without a number, the mean over many.
     """
 
     name: str
     kind: str
     tolerance: float = 0.0
     unit: str = ""
-    overlap: float = LEAST_OVERLAP
+    overlap: float | None = LEAST_OVERLAP
 
 
 def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
@@ -67,6 +77,11 @@ def check_case_metrics(names: Iterable[str]) -> None:
             )
 
 
+def has_lengths(metrics: Iterable[CaseMetric]) -> bool:
+    """Return whether a metric is a distance or a volume, in the unit of the pixel size."""
+    return any(metric.kind in LENGTHS for metric in metrics)
+
+
 def keras_metrics(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that are not of whole cases."""
     return tuple(name for name in names if _metric(name) is None)
@@ -75,7 +90,8 @@ def keras_metrics(names: Iterable[str]) -> tuple[str, ...]:
 def _metric(name: str) -> CaseMetric | None:
     kind, at, amount = name.partition("@")
     if kind in PLAIN and not at:
-        return CaseMetric(name=name, kind=kind)
+        overlap = None if kind == "instance_ap" else LEAST_OVERLAP
+        return CaseMetric(name=name, kind=kind, overlap=overlap)
     if kind in INSTANCES:
         return CaseMetric(name=name, kind=kind, overlap=_overlap(name, amount))
     if kind != TOLERANT and not at:

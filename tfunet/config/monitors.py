@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tfunet.config.case_metrics import PLAIN, SEGMENTS, TOLERANT, case_metrics, keras_metrics
+from tfunet.config.case_metrics import (
+    INSTANCE_DIFFERENCE,
+    PLAIN,
+    SEGMENTS,
+    TOLERANT,
+    case_metrics,
+    keras_metrics,
+)
 from tfunet.config.refs import near_match
 from tfunet.config.sections import OptimizationKeys
 
@@ -11,7 +18,7 @@ from tfunet.config.sections import OptimizationKeys
 MONITORS = ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
 LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd", *SEGMENTS)
 # Signed: neither way is better.
-NEITHER = ("volume_difference",)
+NEITHER = ("volume_difference", INSTANCE_DIFFERENCE)
 MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))
 # Of the pixels of all validation cases together.
 OF_DATASET = ("dataset_dice", "dataset_iou")

@@ -426,8 +426,9 @@ class OptimizationKeys(Section):
             last step, after the warm-up, instead of `decay_epochs`.
         metrics: Metrics of whole validation cases (dice, iou, hd, hd95, assd, nsd@1mm,
             lesion_precision, lesion_recall, lesion_f1, instance_precision, instance_recall,
-            instance_f1, panoptic_quality, volume_difference, cldice, arand, vi_split, vi_merge),
-            and names of Keras metrics, which are computed on the training batches.
+            instance_f1, instance_ap, panoptic_quality, instance_difference, volume_difference,
+            cldice, arand, vi_split, vi_merge), and names of Keras metrics, which are computed on
+            the training batches.
         callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
             in keras.callbacks) and keyword arguments for the callback.
         encoder_frozen_epochs: Number of epochs, from the first on, in which the layer named

@@ -24,22 +24,19 @@ from tfunet.files.home import expand_home
 from tfunet.files.regular import open_regular
 from tfunet.files.typed import Count, RecordError, read_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 LOCK_SECONDS = 0.2
 VARIABLE = "TFUNET_CACHE"
 
 
 @dataclass(frozen=True)
 class StoredSigns:
-    """What index.json holds of a case; see `CaseSigns`.
-
-    Older caches have no `label_pixels`: the foreground voxels that they list stand for them.
-    """
+    """What index.json holds of a case; see `CaseSigns`."""
 
     content: str
     constant: list[Count]
     notes: list[tuple[str, str, str]]
-    label_pixels: list[Count] | None = None
+    label_pixels: list[Count]
 
 
 @dataclass(frozen=True)
@@ -159,10 +156,7 @@ def _load(
         if index.defects and not skip_bad:
             return None
         extents, counts = index.extents, index.foreground
-        signs = [
-            CaseSigns.from_json({**asdict(case), "label_pixels": case.label_pixels or listed})
-            for case, listed in zip(index.signs, counts, strict=True)
-        ]
+        signs = [CaseSigns.from_json(asdict(case)) for case in index.signs]
         cases = cached_cases(home, source, patch, extents, counts, signs, index.defects)
         # A user may have removed a file, or a full disk may have cut it off.
         image_bytes = cases.image_path.stat().st_size
@@ -183,7 +177,7 @@ def _is_of(index: Index, source: DataSource, patch: tuple[int, ...]) -> bool:
         and all(len(extent) == len(patch) for extent in index.extents)
         and len({len(counts) for counts in index.foreground}) == 1
         and all(
-            case.label_pixels is None or len(case.label_pixels) == len(counts)
+            len(case.label_pixels) == len(counts) + 1
             for case, counts in zip(index.signs, index.foreground, strict=True)
         )
         and all(case < num_cases for case in index.defects)

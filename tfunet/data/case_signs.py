@@ -17,7 +17,7 @@ class CaseSigns:
 
     Args:
         content: Hash of its pixels.
-        label_pixels: Pixels of each label from 1 in its mask.
+        label_pixels: Pixels of each label in its mask, background first, without those to ignore.
         constant: Channels in which all pixels have one value.
         notes: What its files show.
     """
@@ -80,7 +80,7 @@ class SignsReader:
         constant = tuple(map(int, np.flatnonzero(self._is_constant)))
         return CaseSigns(
             content=self._digest.hexdigest(),
-            label_pixels=tuple(map(int, self._label_pixels[1:])),
+            label_pixels=tuple(map(int, self._label_pixels)),
             constant=constant,
             notes=tuple(notes),
         )

@@ -113,7 +113,7 @@ def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLo
             case_id=source.case_ids[index],
             file=source.files[index] if source.files else source.case_ids[index],
             side=side,
-            label_pixels=cached.signs[index].label_pixels,
+            label_pixels=cached.signs[index].label_pixels[1:],
             num_pixels=math.prod(cached.extents[index]),
             constant=dict.fromkeys(cached.signs[index].constant, "has the same value"),
             content=cached.signs[index].content,

@@ -11,11 +11,11 @@ from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.cache import check_cache
+from tfunet.data.class_weights import KEY, check_form, class_weights, given_weights
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
-from tfunet.data.told_at_begin import check_class_weights
 from tfunet.learning import LOSSES
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
@@ -48,12 +48,13 @@ def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
     opened = DataSets()
     check_cache(config.cache_dir)
     check_model(replace(config, initial_weights=None) if goes_on else config)
+    check_libraries(config)
     check_data(config, opened)
     check_network(config, opened)
 
 
 def check_model(config: RunConfig) -> None:
-    """Raise ValueError for a loss that does not fit, unknown options, and missing libraries."""
+    """Raise ValueError for a loss that does not fit, and for unknown options."""
     if config.tiling and config.loss in OF_WHOLE_SAMPLES:
         raise ValueError(
             f"tiling = {list(config.tiling)} cannot be combined with loss = {config.loss!r}, which "
@@ -64,13 +65,14 @@ def check_model(config: RunConfig) -> None:
         types = types_in_source(LOSSES[config.loss])
         for option in config.loss_options:
             check_option("loss", config.loss, option, (*types, *OF_EVERY_LOSS))
-        check_option_types("loss", config.loss, config.loss_options, types)
-    if config.has_regions and "class_weights" in config.loss_options and config.loss in LOSSES:
+        check_form(config)
+        others = {name: value for name, value in config.loss_options.items() if name != KEY}
+        check_option_types("loss", config.loss, others, types)
+    if config.has_regions and given_weights(config):
         raise ValueError(
             "class_weights weigh classes, and with outputs = 'regions' the loss compares each "
             "region with all that is outside. Leave out one of them."
         )
-    check_library(case_metrics(config.metrics))
     if config.initial_weights is not None:
         check_initial_weights(config.initial_weights)
     if config.model not in MODELS:
@@ -84,6 +86,11 @@ def check_model(config: RunConfig) -> None:
         check_weights(config.model_options["encoder_weights"])
 
 
+def check_libraries(config: RunConfig) -> None:
+    """Raise NotInstalledError for metrics that need what is not installed."""
+    check_library(case_metrics(config.metrics))
+
+
 def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_source) -> None:
     """Raise ValueError, or DefectsError, for data that the run cannot be trained with.
 
@@ -94,7 +101,7 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     task = open_task(config, opened)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
-    check_class_weights(config, source)
+    class_weights(config, source)  # Raises for those that do not fit the classes.
     train = split_of(config, source).train
     tournament = read_tournament(config.tournament)
     if tournament is not None:

@@ -9,7 +9,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from tfunet.data.overlay_figure import add_legend, colour_of, is_label_map, overlay
+from tfunet.data.overlay_figure import add_legend, colour_of, is_label_map, labels_in, overlay
 from tfunet.data.shown_planes import ShownPlane
 
 COLUMNS = ("image", "manual mask", "prediction", "errors")
@@ -50,7 +50,11 @@ def draw_cases(
     ]
     is_map = is_label_map([plane.mask for planes in cases.values() for plane in planes])
     by_label = len(label_names) > FEW_LABELS
-    handles = legend_handles(label_names, filled=is_map)
+    shown = label_names
+    if is_map:
+        several = [plane for planes in cases.values() for plane in planes]
+        shown = labels_in([*(p.mask for p in several), *(p.labels for p in several)], label_names)
+    handles = legend_handles(shown, filled=is_map, by_label=by_label)
     entries = 4
     legend = LEGEND * (1 + -(-len(handles) // entries))
     figure = Figure(figsize=(width, sum(blocks) + legend), layout="constrained")
@@ -73,13 +77,19 @@ def draw_cases(
     return figure
 
 
-def legend_handles(label_names: Mapping[int, str], *, filled: bool = False) -> list[Patch]:
-    """Return the entries of a legend for labels and kinds of errors."""
+def legend_handles(
+    label_names: Mapping[int, str], *, filled: bool = False, by_label: bool | None = None
+) -> list[Patch]:
+    """Return the entries of a legend for labels and kinds of errors.
+
+    Errors have the colours of labels if there are many, or as `by_label` says.
+    """
+    by_label = len(label_names) > FEW_LABELS if by_label is None else by_label
     handles = [Patch(color=colour_of(label), label=name) for label, name in label_names.items()]
     if filled:
         name, colour = NO_LABEL
         handles.append(Patch(color=colour, label=name))
-    if len(label_names) > FEW_LABELS:
+    if by_label:
         name, colour = MISSED
         return [*handles, Patch(facecolor=colour, edgecolor="#888888", label=f"errors: {name}")]
     kinds = list(DIFFERENCES.values())[: 2 if len(label_names) == 1 else 3]

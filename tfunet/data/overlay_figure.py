@@ -1,6 +1,6 @@
 """Draws images and volumes with their masks side by side. Needs matplotlib, not TensorFlow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,6 +71,8 @@ def draw(
     num_views, most = (1, 7) if panels[0].mask.ndim == 2 else (3, 3)
     is_map = is_label_map([panel.mask for panel in panels], ignored)
     if is_map:
+        views = [mask for panel in panels for _, mask in slices(panel, in_colour=in_colour)]
+        labels = labels_in(views, labels)
         num_views, most = 2 * num_views, 3 if num_views == 1 else 1
     most = max(most - most % 2, 2) if in_pairs else most
     num_rows = -(-len(panels) // most)
@@ -145,6 +147,12 @@ def is_label_map(masks: Sequence[np.ndarray], ignored: int | None = None) -> boo
     labels = {label for mask in masks for label in np.unique(mask).tolist()} - {0, ignored}
     share = np.mean([(mask > 0).mean() for mask in masks])
     return len(labels) >= MAP_LABELS and bool(share >= MAP_SHARE)
+
+
+def labels_in(masks: Iterable[np.ndarray], labels: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of the labels that are in masks: of many classes few are in a picture."""
+    present = {label for mask in masks for label in np.unique(mask).tolist()}
+    return {label: name for label, name in labels.items() if label in present}
 
 
 def overlay(mask: np.ndarray, *, ignored: int | None = None, filled: bool = False) -> np.ndarray:

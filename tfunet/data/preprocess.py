@@ -4,6 +4,7 @@ Only elementwise arithmetic in a fixed order: a file gives the same bits in ever
 any number of threads.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 
 Intensity = str | tuple[float, float] | Mapping[str, tuple[float, ...]]
-# Mean and standard deviation of each channel; before them the bounds to clip at, if any.
+# Mean and standard deviation of each channel; before them the bounds to clip at, or the value
+# outside, if any.
 Statistics = tuple[np.ndarray, ...]
 Box = Callable[[Sequence[int], Sequence[int]], np.ndarray]
 
 STATISTICS_VALUES = 2**20
-NONZERO = "zscore_nonzero"
+NONZERO, INSIDE = "zscore_nonzero", "zscore_inside"
+# Resampling changes a constant by so much of it.
+ROUNDING = 2e-6
 GIVEN = {"mean", "deviation"}
 BOUNDS = {"low", "high"}
 
@@ -156,8 +160,8 @@ def statistics_for(intensity: Intensity, parts: Iterable[np.ndarray]) -> Statist
         if "clip" in intensity:
             return _clipped_statistics(np.concatenate(list(parts)), intensity["clip"])
         return recorded_statistics([intensity[name] for name in _names_given(intensity)])
-    if intensity == NONZERO:
-        return channel_statistics(map(_without_outside, parts))
+    if intensity in (NONZERO, INSIDE):
+        return _statistics_inside(parts, has_value=intensity == INSIDE)
     return channel_statistics(parts) if intensity == "zscore" else None
 
 
@@ -181,6 +185,8 @@ def normalise(
 
     - "zscore": each channel gets mean 0 and standard deviation 1; a constant channel becomes 0.
     - "zscore_nonzero": the same, by the pixels that are not 0 in all channels; the others stay 0.
+    - "zscore_inside": the same, by the pixels that are not as the image's first pixel in all
+      channels; the others become 0.
     - "none": unchanged.
     - (low, high): low becomes 0 and high 1; values beyond are clipped.
     - {"clip": (low, high)}: clipped to these percentiles of each channel, then "zscore".
@@ -197,9 +203,9 @@ def normalise(
     if statistics is None:
         return image.astype(np.float32)
     *bounds, mean, deviation = statistics
-    if intensity == NONZERO:
+    if intensity in (NONZERO, INSIDE):
         standardised = _standardised(image, mean, deviation)
-        standardised[_outside(image)] = 0
+        standardised[_outside(image, *bounds)] = 0
         return standardised
     return _standardised(np.clip(image, *bounds) if bounds else image, mean, deviation)
 
@@ -215,18 +221,27 @@ def unnormalised(
         return image
     mean, deviation = statistics[-2:]
     restored = image * np.where(deviation > 0, deviation, 1) + mean
-    if intensity == NONZERO:
-        restored[_outside(image)] = 0
+    if intensity in (NONZERO, INSIDE):
+        restored[_outside(image)] = statistics[0] if intensity == INSIDE else 0
     return restored.astype(np.float32)
 
 
-def _outside(image: np.ndarray) -> np.ndarray:
-    """Return where an image is 0 in all channels, as around a brain without its skull."""
-    return (image == 0).all(-1)
+def _outside(image: np.ndarray, value: Any = 0) -> np.ndarray:
+    """Return where all channels have their value, as around a brain without its skull."""
+    return (np.abs(image - value) <= ROUNDING * np.abs(value)).all(-1)
 
 
-def _without_outside(image: np.ndarray) -> np.ndarray:
-    return np.where(_outside(image)[..., np.newaxis], np.float32(np.nan), image)
+def _statistics_inside(parts: Iterable[np.ndarray], *, has_value: bool) -> Statistics:
+    """Return mean and deviation of the pixels inside; before them the first pixel's value."""
+    rest = iter(parts)
+    first = next(rest)
+    outside = first.reshape(-1, first.shape[-1])[0] * np.float32(has_value)
+    inside = (
+        np.where(_outside(part, outside)[..., np.newaxis], np.float32(np.nan), part)
+        for part in itertools.chain([first], rest)
+    )
+    statistics = channel_statistics(inside)
+    return (outside, *statistics) if has_value else statistics
 
 
 def _clipped_statistics(image: np.ndarray, percentiles: Sequence[float]) -> Statistics:
@@ -245,7 +260,7 @@ def _standardised(image: np.ndarray, mean: np.ndarray, deviation: np.ndarray) ->
 def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[float]]) -> Intensity:
     """Return `intensity` in the form that `normalise` takes; ValueError if it is unknown."""
     if isinstance(intensity, str):
-        if intensity in ("zscore", NONZERO, "none"):
+        if intensity in ("zscore", NONZERO, INSIDE, "none"):
             return intensity
     elif isinstance(intensity, Mapping):
         clip = intensity.get("clip", ())
@@ -256,11 +271,11 @@ def check_intensity(intensity: str | Sequence[float] | Mapping[str, Sequence[flo
     elif len(intensity) == 2 and -np.inf < intensity[0] < intensity[1] < np.inf:
         return float(intensity[0]), float(intensity[1])
     raise ValueError(
-        f"Unknown intensity {intensity!r}. Known: 'zscore', 'zscore_nonzero', 'none', a range "
-        "[low, high] that becomes 0 to 1, such as [0, 255], percentiles to clip at before the "
-        "z-score, such as { clip = [0.5, 99.5] }, or the same statistics for all images, a number "
-        "for each channel: { mean = [90.5], deviation = [31.2] }, with values to clip at before, "
-        "if you like: low = [-160], high = [240]."
+        f"Unknown intensity {intensity!r}. Known: 'zscore', 'zscore_nonzero', 'zscore_inside', "
+        "'none', a range [low, high] that becomes 0 to 1, such as [0, 255], percentiles to clip at "
+        "before the z-score, such as { clip = [0.5, 99.5] }, or the same statistics for all "
+        "images, a number for each channel: { mean = [90.5], deviation = [31.2] }, with values to "
+        "clip at before, if you like: low = [-160], high = [240]."
     )
 
 
@@ -278,7 +293,7 @@ def check_channels(intensity: Intensity, channels: int) -> None:
 
 def needs_pixels(intensity: Intensity) -> bool:
     """Return whether each image has statistics of its own, which must be computed."""
-    return intensity in ("zscore", NONZERO) or needs_whole_image(intensity)
+    return intensity in ("zscore", NONZERO, INSIDE) or needs_whole_image(intensity)
 
 
 def needs_whole_image(intensity: Intensity) -> bool:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ class DataSource:
         defects: What was wrong at opening; these cases are not among `case_ids`.
         warnings: What may be a mistake, seen at opening.
         found: How many files there are, in words, for messages.
-        preparation: How images were prepared, for `tfunet.predict.prepare`; None if the data set's
+        preparation: How images were prepared (`tfunet.prediction.prepare`); None if the data set's
             own code did it.
         swapped: What to do where the background is what one looks for; empty for several classes.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
@@ -99,6 +99,9 @@ class DataSource:
         in_colour: Whether pictures show the first three channels as red, green and blue.
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
             case's files again, for pictures in colour. By default pixels stay as they are.
+        made_by: What `made_by` tells of it; empty if it was not opened by a configuration.
+        objects: Case index, and spatial shape to resize to, to the number of the object in each
+            pixel of the mask, int32, 0 where none is. None where masks do not tell objects apart.
     """
 
     name: str
@@ -129,6 +132,8 @@ class DataSource:
     has_background: bool = True
     in_colour: bool = False
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
+    made_by: str = ""
+    objects: Callable[[int, Sequence[int]], np.ndarray | None] = lambda index, shape: None
 
     def __post_init__(self) -> None:
         if not self.case_ids:
@@ -256,7 +261,15 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
         )
     if source.defects and not skip_bad:
         raise DefectsError(source.name, source.defects, source.found)
-    return source
+    return replace(source, made_by=made_by(data, options))
+
+
+def made_by(data: str, options: Mapping[str, Any]) -> str:
+    """Return a text that two data sets share if cases with one name are the same case in both.
+
+    A function of a user's own names its cases, whatever its options, and wherever its file is.
+    """
+    return Path(data).name if ":" in data else repr((data, sorted(options.items())))
 
 
 def _check_background(data: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -3,14 +3,17 @@
 from collections.abc import Iterator, Sequence
 
 from tfunet.config.run import RunConfig
+from tfunet.data.class_weights import weights_line
 from tfunet.data.source import DataSource
-from tfunet.learning import LOSSES
 from tfunet.learning.region_labels import region_labels
 from tfunet.models import MODELS
 
 
-def told_at_begin(config: RunConfig, source: DataSource) -> Iterator[str]:
-    """Yield a line for each setting that may do something else than its user thinks."""
+def told_at_begin(config: RunConfig, source: DataSource, weights: Sequence[float]) -> Iterator[str]:
+    """Yield a line for each setting that may do something else than its user thinks.
+
+    `weights` are those of the classes in the loss.
+    """
     options = config.model_options
     encoder = options.get("encoder") if config.model in MODELS else None
     if encoder and not options.get("encoder_weights") and config.initial_weights is None:
@@ -20,10 +23,8 @@ def told_at_begin(config: RunConfig, source: DataSource) -> Iterator[str]:
         )
     if config.has_regions:
         yield _written(source)
-    weights = _class_weights(config)
-    if weights and not source.has_background:
-        named = zip(_classes(source), weights, strict=True)
-        yield f"class_weights: {', '.join(f'{name} {weight:g}' for name, weight in named)}."
+    if weights:
+        yield weights_line(config, source, weights)
 
 
 def _written(source: DataSource) -> str:
@@ -33,23 +34,3 @@ def _written(source: DataSource) -> str:
     never = [name for label, name in names.items() if label not in written.values()]
     rest = f" Never written, since no region tells it apart: {', '.join(never)}." if never else ""
     return f"Regions are written into masks in this order: {line}.{rest}"
-
-
-def check_class_weights(config: RunConfig, source: DataSource) -> None:
-    """Raise ValueError for a list of class weights that is not one for each class."""
-    weights = _class_weights(config)
-    if not weights or source.targets or len(weights) == source.num_classes:
-        return
-    raise ValueError(
-        f"class_weights has {len(weights)} numbers, and there are {source.num_classes} classes, "
-        f"with background. Give one for each, in this order: {', '.join(_classes(source))}."
-    )
-
-
-def _class_weights(config: RunConfig) -> Sequence[float]:
-    return config.loss_options.get("class_weights", ()) if config.loss in LOSSES else ()
-
-
-def _classes(source: DataSource) -> list[str]:
-    empty = "" if source.has_background else " (no pixel has it)"
-    return [f"0 background{empty}", *source.label_names().values()]

@@ -27,9 +27,9 @@ from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
 from tfunet.learning.outputs import Outputs
 from tfunet.models.keras_errors import cause_line
-from tfunet.predict.inputs import find_images
-from tfunet.predict.network import Network, load_network
-from tfunet.predict.prepare import preparation
+from tfunet.prediction.inputs import find_images
+from tfunet.prediction.network import Network, load_network
+from tfunet.prediction.prepare import preparation
 from tfunet.record import RunFolder
 
 FILES = {"savedmodel": "saved_model", "onnx": "model.onnx"}

@@ -11,11 +11,21 @@ from typing import final
 
 import numpy as np
 
-from tfunet.config.case_metrics import PIXELS, SEGMENTS, UNITS, CaseMetric
+from tfunet.config.case_metrics import (
+    INSTANCE_DIFFERENCE,
+    INSTANCES,
+    LEAST_OVERLAP,
+    PIXELS,
+    SEGMENTS,
+    UNITS,
+    CaseMetric,
+)
 from tfunet.learning import scores
 from tfunet.learning.centre_lines import centre_lines
 from tfunet.learning.mask_libraries import morphology, ndimage, segment_metrics
 
+# Of COCO and of the Data Science Bowl 2018: 0.5, 0.55, ..., 0.95.
+OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
 WITHOUT_LIBRARY = ("dice", "iou", "volume_difference")
 
 
@@ -28,6 +38,11 @@ def check_library(metrics: Sequence[CaseMetric]) -> None:
             morphology()
         elif kind not in WITHOUT_LIBRARY:
             ndimage()
+
+
+def of_objects(metrics: Sequence[CaseMetric]) -> bool:
+    """Return whether metrics need the numbers of true objects."""
+    return any(metric.kind in (*INSTANCES, INSTANCE_DIFFERENCE, *SEGMENTS) for metric in metrics)
 
 
 def tolerances(
@@ -68,6 +83,7 @@ def measure(
     predicted: np.ndarray,
     truth: np.ndarray,
     spacing: Sequence[float] | None,
+    objects: np.ndarray | None = None,
 ) -> list[float]:
     """Return the metrics of one region of a case; NaN where one is not defined.
 
@@ -76,8 +92,10 @@ def measure(
         predicted: Whether each voxel is predicted to be in the region.
         truth: Whether it is.
         spacing: Pixel size along the axes; None measures in pixels.
+        objects: The number of the true object in each voxel, 0 where none is. By default true
+            objects are the connected components.
     """
-    region = _Region(predicted, truth, spacing)
+    region = _Region(predicted, truth, spacing, objects)
     return [_FUNCTIONS[metric.kind](region, metric) for metric in metrics]
 
 
@@ -86,9 +104,14 @@ class _Region:
     """A region of a case, predicted and true, with what several metrics need."""
 
     def __init__(
-        self, predicted: np.ndarray, truth: np.ndarray, spacing: Sequence[float] | None
+        self,
+        predicted: np.ndarray,
+        truth: np.ndarray,
+        spacing: Sequence[float] | None,
+        objects: np.ndarray | None,
     ) -> None:
         self.predicted, self.truth = predicted.astype(bool), truth.astype(bool)
+        self._objects = objects
         self.spacing = tuple(spacing) if spacing is not None else (1.0,) * predicted.ndim
 
     @property
@@ -117,6 +140,14 @@ class _Region:
         """The number of each voxel's lesion and how many there are, predicted and true."""
         return *_lesions(self.predicted), *_lesions(self.truth)
 
+    @cached_property
+    def true_objects(self) -> tuple[np.ndarray, int]:
+        """The number of each voxel's true object, and how many there are."""
+        if self._objects is None:
+            _, _, true, num_true = self.components
+            return true, num_true
+        return _numbered(np.where(self.truth, self._objects, 0))
+
     def lesions(self, metric: CaseMetric) -> tuple[int, int, int, int]:
         """Predicted lesions, those that touch a true one; true lesions, those that are touched."""
         predicted, num_predicted, true, num_true = self.components
@@ -126,14 +157,27 @@ class _Region:
 
     def instances(self, metric: CaseMetric) -> tuple[int, int, int, int]:
         """Predicted objects, those that are a true one; true objects, those that are found."""
-        _, num_predicted, _, num_true = self.components
-        num_same = int((self.overlaps > metric.overlap).sum())
+        num_predicted, num_true = self.num_objects
+        num_same = self.num_same(metric.overlap)
         return num_predicted, num_same, num_true, num_same
+
+    @property
+    def num_objects(self) -> tuple[int, int]:
+        """How many objects are predicted, and how many are true."""
+        _, num_predicted, _, _ = self.components
+        _, num_true = self.true_objects
+        return num_predicted, num_true
+
+    def num_same(self, overlap: float | None) -> int:
+        """How many predicted objects are a true one; None is the least overlap that is allowed."""
+        least = LEAST_OVERLAP if overlap is None else overlap
+        return int((self.overlaps > least).sum())
 
     @cached_property
     def overlaps(self) -> np.ndarray:
         """IoU of each predicted object and each true one that overlap, (pairs,)."""
-        predicted, _, true, num_true = self.components
+        predicted, *_ = self.components
+        true, num_true = self.true_objects
         inside = self.predicted & self.truth
         pairs = predicted[inside].astype(np.int64) * (num_true + 1) + true[inside]
         pairs, both = np.unique(pairs, return_counts=True)
@@ -152,7 +196,10 @@ class _Region:
         nearest = ndimage().distance_transform_edt(
             predicted == 0, return_distances=False, return_indices=True
         )
-        true, _ = ndimage().label(self.truth)
+        if self._objects is None:
+            true, _ = ndimage().label(self.truth)
+        else:
+            true, _ = self.true_objects
         return predicted[tuple(nearest)][self.truth], true[self.truth]
 
     def _distances(self, spacing: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -174,6 +221,14 @@ def _surface(region: np.ndarray) -> np.ndarray:
 def _lesions(region: np.ndarray) -> tuple[np.ndarray, int]:
     """Return the number of each voxel's lesion, and how many there are; corners connect."""
     return ndimage().label(region, np.ones((3,) * region.ndim))
+
+
+def _numbered(objects: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return objects with the numbers 1, 2, ..., and how many there are; 0 is none."""
+    values, numbers = np.unique(objects, return_inverse=True)
+    if not len(values) or values[0] != 0:
+        return numbers.reshape(objects.shape) + 1, len(values)
+    return numbers.reshape(objects.shape), len(values) - 1
 
 
 def _nsd(region: _Region, metric: CaseMetric) -> float:
@@ -236,12 +291,29 @@ def _f1(counts: _Counts) -> _Measure:
     return measured
 
 
+def _instance_ap(region: _Region, metric: CaseMetric) -> float:
+    """Return TP / (TP + FP + FN) of objects, or its mean over OVERLAPS (Caicedo et al. 2019)."""
+    if region.is_absent:
+        return 1.0
+    num_objects = sum(region.num_objects)
+    found = [
+        region.num_same(overlap)
+        for overlap in (OVERLAPS if metric.overlap is None else [metric.overlap])
+    ]
+    return float(np.mean([same / (num_objects - same) for same in found]))
+
+
+def _instance_difference(region: _Region, metric: CaseMetric) -> float:
+    num_predicted, num_true = region.num_objects
+    return float(num_predicted - num_true)
+
+
 def _panoptic_quality(region: _Region, metric: CaseMetric) -> float:
     """Return the sum of the IoU of matches over the mean of both numbers (Kirillov et al. 2019)."""
     num_predicted, _, num_true, _ = region.instances(metric)
     if region.is_absent:
         return 1.0
-    same = region.overlaps[region.overlaps > metric.overlap]
+    same = region.overlaps[region.overlaps > (metric.overlap or LEAST_OVERLAP)]
     return float(same.sum() / ((num_predicted + num_true) / 2))
 
 
@@ -298,6 +370,8 @@ _FUNCTIONS: dict[str, _Measure] = {
     "instance_precision": _precision(_Region.instances),
     "instance_recall": _recall(_Region.instances),
     "instance_f1": _f1(_Region.instances),
+    "instance_ap": _instance_ap,
+    INSTANCE_DIFFERENCE: _instance_difference,
     "panoptic_quality": _panoptic_quality,
     "volume_difference": _volume_difference,
     "cldice": _cldice,

@@ -1,17 +1,6 @@
 """Counts voxels of predictions against masks, window by window."""
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
 import tensorflow as tf
-
-
-def region_table(num_classes: int, regions: Mapping[str, Sequence[int]]) -> np.ndarray:
-    """Return (num_classes, regions) bool: whether a label belongs to a region."""
-    table = np.zeros((num_classes, len(regions)), bool)
-    for column, labels in enumerate(regions.values()):
-        table[list(labels), column] = True
-    return table
 
 
 def predicted_labels(logits: tf.Tensor) -> tf.Tensor:
@@ -24,15 +13,16 @@ def predicted_labels(logits: tf.Tensor) -> tf.Tensor:
 def count(
     labels: tf.Tensor,
     mask: tf.Tensor,
-    table: np.ndarray,
+    num_classes: int,
     core_start: tf.Tensor,
     core_stop: tf.Tensor,
     valid: tf.Tensor,
 ) -> tf.Tensor:
-    """Return float64 (batch, regions, 4): true positive, false positive, false negative, voxels.
+    """Return float64 (batch, num_classes**2 + 1): voxels of each true and each predicted label.
 
-    Only voxels in core_start <= index < core_stop (batch, rank) of windows with valid > 0 count:
-    each voxel of a case lies in the core of exactly one window.
+    The true label is that of the row of a matrix, which is flat here. Last are voxels whose mask
+    has no class. Only voxels in core_start <= index < core_stop (batch, rank) of windows with
+    valid > 0 count: each voxel of a case lies in the core of exactly one window.
     """
     spatial = mask.shape[1:]
     core = tf.reshape(valid > 0, [-1] + [1] * len(spatial))
@@ -42,11 +32,11 @@ def count(
         shape = [1] * len(spatial)
         shape[axis] = size
         core &= tf.reshape(inside, [-1, *shape])
-    core = core[..., None]
-    predicted = tf.gather(tf.constant(table), labels) & core
-    truth = tf.gather(tf.constant(table), tf.cast(mask, tf.int32)) & core
-    every = tf.broadcast_to(core, tf.shape(truth))
-    parts = [predicted & truth, predicted & ~truth, ~predicted & truth, every]
-    axes = list(range(1, 1 + len(spatial)))
-    sums = [tf.reduce_sum(tf.cast(part, tf.int32), axes) for part in parts]
-    return tf.cast(tf.stack(sums, axis=-1), tf.float64)
+    places, windows = num_classes**2 + 1, tf.shape(mask)[0]
+    true = tf.cast(mask, tf.int32)
+    place = tf.where(true < num_classes, true * num_classes + labels, places - 1)
+    place += places * tf.reshape(tf.range(windows), [-1] + [1] * len(spatial))
+    # Not bincount, which is not deterministic on a GPU; what has a negative place is left out.
+    place = tf.where(core, place, -1)
+    sums = tf.math.unsorted_segment_sum(tf.ones_like(place), place, windows * places)
+    return tf.cast(tf.reshape(sums, [windows, places]), tf.float64)

@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.learning import scores
-from tfunet.learning.counting import count, region_table
+from tfunet.learning.confusion import region_counts, region_table
+from tfunet.learning.counting import count
 from tfunet.learning.dataset_scores import dataset_score, mean_of_defined
 from tfunet.learning.ignoring import background_where_ignored
 from tfunet.learning.outputs import Outputs
@@ -22,18 +23,32 @@ class Scoring(Protocol):
     """How the outputs of a model are compared with the truth of each validation case.
 
     Attributes:
+        window_shape: What is summed for a window.
         shape: What is summed for a case: (names, sums). The last sum is that of voxels.
+        num_classes: Of the confusion matrix; 0 without one.
         table: The table of the run folder that has a row for each case and name.
     """
+
+    @property
+    def window_shape(self) -> tuple[int, ...]: ...
 
     @property
     def shape(self) -> tuple[int, int]: ...
 
     @property
+    def num_classes(self) -> int: ...
+
+    @property
     def table(self) -> str: ...
 
     def sums(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Return float64 (windows, names, sums) over the voxels of each window's core."""
+        """Return float64 (windows, *window_shape) over the voxels of each window's core."""
+
+    def case_sums(self, windows: np.ndarray) -> np.ndarray:
+        """Return (windows, *shape) of `sums`: what they add to the sums of their cases."""
+
+    def confusion(self, windows: np.ndarray) -> np.ndarray:
+        """Return the confusion matrix of `sums`, (num_classes, num_classes)."""
 
     def means(self, sums: np.ndarray) -> dict[str, float]:
         """Return the scores by name, from the sums of all cases: means over cases, and those of
@@ -49,6 +64,8 @@ class Scoring(Protocol):
 class RegionScoring:
     """Dice and IoU of each region; sums are true positives, false positives, false negatives.
 
+    Those of a window are its confusion matrix, from which they follow, and its ignored voxels.
+
     Args:
         outputs: How a model's output becomes labels.
         ignored: Label of the voxels that no score counts.
@@ -61,31 +78,33 @@ class RegionScoring:
     table: str = "cases"
 
     @property
+    def window_shape(self) -> tuple[int, ...]:
+        return (self.num_classes**2 + 1,)
+
+    @property
     def shape(self) -> tuple[int, int]:
         return len(self.regions), 4
 
     def sums(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        mask, labels = self._both(output, batch)
-        return count(
-            labels,
-            mask,
-            region_table(self.num_classes, self.regions),
-            batch["core_start"],
-            batch["core_stop"],
-            batch["valid"],
-        )
+        labels, num_classes = self.outputs.labels(output), self.num_classes
+        places = (batch[name] for name in ("core_start", "core_stop", "valid"))
+        return count(labels, batch["mask"], num_classes, *places)
+
+    def case_sums(self, windows: np.ndarray) -> np.ndarray:
+        pairs = windows[:, :-1].reshape(-1, self.num_classes, self.num_classes)
+        counts = region_counts(pairs, region_table(self.num_classes, self.regions))
+        voxels = windows.sum(axis=-1)[:, np.newaxis, np.newaxis]
+        return np.concatenate([counts, np.broadcast_to(voxels, (*counts.shape[:2], 1))], axis=-1)
+
+    def confusion(self, windows: np.ndarray) -> np.ndarray:
+        return windows[:, :-1].sum(axis=0).reshape(self.num_classes, self.num_classes)
 
     def labels(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Return the predicted labels; 0 where no score counts a voxel."""
-        return self._both(output, batch)[1]
-
-    def _both(
-        self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        mask, labels = batch["mask"], self.outputs.labels(output)
+        labels = self.outputs.labels(output)
         if self.ignored is None:
-            return mask, labels
-        return background_where_ignored(mask, labels, self.ignored)
+            return labels
+        return background_where_ignored(batch["mask"], labels, self.ignored)[1]
 
     def means(self, sums: np.ndarray) -> dict[str, float]:
         dice, iou = scores.dice(sums).mean(axis=0), scores.iou(sums).mean(axis=0)
@@ -121,7 +140,12 @@ class TargetScoring:
     """
 
     targets: Mapping[str, tuple[float, ...]]
+    num_classes: int = 0
     table: str = "errors"
+
+    @property
+    def window_shape(self) -> tuple[int, ...]:
+        return self.shape
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -132,6 +156,12 @@ class TargetScoring:
         voxels = tf.reduce_prod(extent, axis=-1) * tf.cast(batch["valid"], tf.float64)
         voxels = tf.broadcast_to(voxels[:, tf.newaxis], tf.shape(output))
         return tf.stack([tf.cast(output, tf.float64) * voxels, voxels], axis=-1)
+
+    def case_sums(self, windows: np.ndarray) -> np.ndarray:
+        return windows
+
+    def confusion(self, windows: np.ndarray) -> np.ndarray:
+        return np.zeros((0, 0))
 
     def _errors(self, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the true numbers (cases, targets), the predicted ones, and how far apart."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tfunet.backend import BACKENDS, facts_of
+from tfunet.config.not_installed import NotInstalledError
 from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.machine import energy, probes
 from tfunet.machine.cores import usable_cores
@@ -327,10 +328,10 @@ def slurm_check(variables: Mapping[str, str]) -> Check:
 
 
 def check_installed(backend: str) -> None:
-    """Raise ValueError for a backend whose library is not installed. Imports none."""
+    """Raise NotInstalledError for a backend whose library is missing. Imports none."""
     library = facts_of(backend).library
     if library and importlib.util.find_spec(library) is None:
-        raise ValueError(
+        raise NotInstalledError(
             f"The backend {backend!r} needs {library}, which is not installed. To build it: "
             f"{build_command()}. Or choose another backend: multiworker also has several processes."
         )

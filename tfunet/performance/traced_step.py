@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.config.run import RunConfig
+from tfunet.data.class_weights import class_weights
 from tfunet.data.task import Task
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
@@ -67,7 +68,8 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
             "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
         )
     keras.config.set_dtype_policy(config.precision)
-    model = compiled_model(task, make_loss(task))
+    loss = make_loss(task, class_weights(config, task.source))
+    model = compiled_model(task, loss)
     samples = config.replica_samples // config.accumulation
     image = tf.TensorSpec((samples, *task.patch, task.source.channels), tf.float32)
     targets = len(task.source.targets)

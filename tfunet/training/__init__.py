@@ -1,1 +1,1 @@
-"""The parts of the training loop in `tfunet.train`."""
+"""The parts of the training loop in `tfunet.loop`."""

@@ -28,11 +28,12 @@ LABELLED = ("labels", *PLACES)
 @dataclass(frozen=True, kw_only=True)
 class Scores:
     """The result of an evaluation, the same in every process: the mean loss over windows, the sums
-    (cases, *scoring.shape) float64, and metrics of whole cases.
+    (cases, *scoring.shape) float64, the confusion matrix of all cases, and metrics of whole cases.
     """
 
     loss: float
     sums: np.ndarray
+    confusion: np.ndarray
     scoring: Scoring
     metrics: CaseValues | None = None
 
@@ -103,7 +104,7 @@ class Evaluation:
             """The same of windows that another stage scores: an empty core."""
             rows = batch["valid"].shape
             return {
-                "sums": tf.zeros((*rows, *scoring.shape), tf.float64),
+                "sums": tf.zeros((*rows, *scoring.window_shape), tf.float64),
                 "loss": tf.zeros(rows),
                 "share": tf.zeros(rows),
                 "labels": tf.zeros_like(batch["mask"]),
@@ -133,7 +134,9 @@ class Evaluation:
 
     def __call__(self, begin: Callable[[str], None]) -> Scores:
         """Evaluate; called by all processes together. `begin` is told of every batch."""
-        sums = np.zeros((self._num_cases, *self._scoring.shape))
+        scoring = self._scoring
+        sums = np.zeros((self._num_cases, *scoring.shape))
+        confusion = np.zeros((scoring.num_classes, scoring.num_classes))
         loss = windows = 0.0
         if self._whole_cases is not None:
             self._whole_cases.begin()
@@ -141,17 +144,20 @@ class Evaluation:
             begin("evaluation")
             results = self._step(batch)
             output = {key: results[key].numpy() for key in SUMMED}
-            rows = output["sums"].reshape(-1, *sums.shape[1:])
-            np.add.at(sums, output["case"].reshape(-1), rows)
+            rows = output["sums"].reshape(-1, *scoring.window_shape)
+            np.add.at(sums, output["case"].reshape(-1), scoring.case_sums(rows))
+            confusion += scoring.confusion(rows)
             loss += float(output["loss"].sum())
             windows += float(output["windows"].sum())
             if self._whole_cases is not None:
                 self._whole_cases.add(output | {key: results[key].numpy() for key in LABELLED})
-        total = self._backend.sum(np.concatenate([sums.ravel(), [loss, windows]]))
+        means = np.array([loss, windows])
+        total = self._backend.sum(np.concatenate([sums.ravel(), confusion.ravel(), means]))
         return Scores(
             loss=float(total[-2] / total[-1]),
-            sums=total[:-2].reshape(sums.shape),
-            scoring=self._scoring,
+            sums=total[: sums.size].reshape(sums.shape),
+            confusion=total[sums.size : -2].reshape(confusion.shape),
+            scoring=scoring,
             metrics=None if self._whole_cases is None else self._whole_cases.measure(begin),
         )
 

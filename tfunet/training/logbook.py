@@ -9,10 +9,13 @@ from typing import Any, final
 from tqdm import tqdm
 
 from tfunet.data.source import DataSource
+from tfunet.files.atomic import write_atomic
 from tfunet.files.typed import amount, number, typed_rows
+from tfunet.learning.confusion import CONFUSION, confusion_csv
 from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line, region_scores
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
+from tfunet.record import epoch_columns
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
@@ -21,6 +24,7 @@ from tfunet.training.trackers import Trackers
 # Steps whose median says how long those take that are left.
 RECENT = 50
 CASE_COUNTS: dict[str, Callable[[str], Any]] = {"region": str, **dict.fromkeys(COUNTS, amount)}
+SCORES = ("dice_", "iou_", "dataset_", "mae_")
 SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
 
 
@@ -134,6 +138,10 @@ class Logbook:
             rows = scores.case_rows(epoch, self._data.validation_ids)
             names = () if scores.metrics is None else scores.metrics.names
             self._attempt.folder.write_cases(rows, scores.scoring.table, names)
+            if scores.confusion.size:
+                labels = self._data.task.source.label_names().values()
+                text = confusion_csv(scores.confusion, labels)
+                write_atomic(self._attempt.folder.path / CONFUSION, text)
         self._bar.clear()
         shown = _shown(progress.logs, self._data.task.source.regions)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s of training"
@@ -197,14 +205,17 @@ def epoch_row(
 ) -> dict[str, object]:
     """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
     logs = progress.logs
-    scores = [f"{score}_{region}" for region in source.regions for score in ("dice", "iou")]
-    scores += [f"mae_{target}" for target in source.targets]
+    scores = {
+        name: logs.get(f"val_{name}", "")
+        for name in epoch_columns(source.regions, source.targets)
+        if name.startswith(SCORES)
+    }
     return {
         "epoch": epoch,
         "steps": progress.step,
         "loss": logs["loss"],
         "val_loss": logs.get("val_loss", ""),
-        **{name: logs.get(f"val_{name}", "") for name in scores},
+        **scores,
         "learning_rate": logs["learning_rate"],
         "weights_hash": progress.weights_hash,
         "samples_hash": progress.samples_hash,

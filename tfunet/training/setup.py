@@ -16,10 +16,11 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.config.augmentation import Augmentation
-from tfunet.config.case_metrics import case_metrics, keras_metrics
+from tfunet.config.case_metrics import case_metrics, has_lengths, keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.class_weights import KEY
 from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
 from tfunet.data.sample_order import steps_per_epoch
@@ -50,7 +51,7 @@ from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
 from tfunet.training.compiled_model import compiled_model, make_metrics
 from tfunet.training.held import EveryVariable, Held
-from tfunet.training.loss import make_loss, outputs_of
+from tfunet.training.loss import make_loss, outputs_of, shared_weights
 from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
 from tfunet.training.trained_on import contents, contents_changed, training_files
@@ -128,6 +129,7 @@ def start(
         folder.create()
         folder.write_config(config)
         folder.write_env(environment())
+        folder.keep_programs(config)
     has_gpus = bool(tf.config.list_logical_devices("GPU"))
     check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
     join_regions(config.swap)
@@ -176,6 +178,8 @@ class RunData:
     deciding: tuple[int, ...] = ()
     # None where samples are trained as a whole.
     tiles: Tiles | None = None
+    # Of each label in the loss; empty if the configuration gives none.
+    class_weights: tuple[float, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -278,8 +282,9 @@ def open_data(attempt: Attempt) -> RunData:
     check_classes(source, cases, split)
     for line in lines_of_doubt(source, cases, split):
         attempt.say(f"warning: {line}")
+    weights = shared_weights(attempt, source, cases, split.train)
     if not checkpoint.exists(folder):
-        for line in told_at_begin(config, source):
+        for line in told_at_begin(config, source, weights):
             attempt.say(line)
     if topology.is_chief:
         if checkpoint.exists(folder) and contents_changed(folder, cases, split):
@@ -299,6 +304,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "label_names": list(source.label_names().values()),
                 "training_files": training_files(source, split),
                 "contents": contents(cases, split),
+                **({KEY: weights} if weights else {}),
             }
         )
     whole_cases = _whole_cases(attempt, task, cases, split)
@@ -330,6 +336,7 @@ def open_data(attempt: Attempt) -> RunData:
         whole_cases=whole_cases,
         deciding=deciding,
         tiles=tiles,
+        class_weights=weights,
     )
 
 
@@ -379,7 +386,7 @@ def _whole_cases(
             "be compared. Give pixel_size= and target_pixel_size= in data_options."
         )
     metrics = tolerances(metrics, source.unit, has_spacing=has_spacing)
-    if not has_spacing:
+    if not has_spacing and has_lengths(metrics):
         attempt.say("Distances and volumes of metrics are in pixels: no pixel size is known.")
     return WholeCases(
         backend=attempt.backend,
@@ -388,6 +395,7 @@ def _whole_cases(
         cases=cases,
         validation=split.validation,
         spacings=spacings,
+        objects=source.objects,
         scoring=_region_scoring(task),
     )
 
@@ -486,7 +494,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     Raises ValueError for a model that would train wrongly.
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    loss = make_loss(data.task)
+    loss = make_loss(data.task, data.class_weights)
     # XLA compiles the step as a whole: its parts cannot be timed.
     is_noted = not config.xla and topology.num_replicas > 1
     average = Switch(backend.average, attempt.note if is_noted else None)
@@ -586,7 +594,8 @@ def _encoder(config: RunConfig, model: keras.Model) -> Any:
 
 def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
     """Raise ValueError for what would count pixels that are to count for nothing."""
-    counting = f"metrics={config.metrics}" if config.metrics else None
+    of_batches = keras_metrics(config.metrics)  # Those of whole cases leave these pixels out.
+    counting = f"metrics={of_batches}" if of_batches else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
         counting = "a train_step of the model's own"
     if counting:

@@ -70,7 +70,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
     exchange = ExchangeSwitch(_exchange_of(config, backend))
-    loss = make_loss(data.task)
+    loss = make_loss(data.task, data.class_weights)
     # Not in the backend's scope: its variables would be the same in all processes.
     model = _made(attempt, data)
     check_own_methods(model)

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import keras
 
+from tfunet.data.class_weights import class_weights
 from tfunet.data.task import Task
 from tfunet.geometry.grid import Grid, grid
 from tfunet.geometry.parts import check_split
@@ -121,7 +122,7 @@ def look_at_network(task: Task) -> Tiles:
             f"for {tuple(patch)}. Use split."
         )
     check_adds_up(
-        make_loss(task),
+        make_loss(task, class_weights(config, task.source)),
         rank=len(patch),
         num_classes=task.source.num_classes,
         num_logits=window.output.shape[-1],

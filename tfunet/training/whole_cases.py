@@ -10,7 +10,7 @@ import numpy as np
 from tfunet.backend import Backend, Topology
 from tfunet.config.case_metrics import CaseMetric
 from tfunet.data.cached_cases import CachedCases
-from tfunet.learning.case_metrics import measure
+from tfunet.learning.case_metrics import measure, of_objects
 from tfunet.learning.scoring import RegionScoring
 
 # A float64 holds whole numbers of 53 bits, so six labels of 8 bits.
@@ -66,6 +66,7 @@ class WholeCases:
         cases: With the masks.
         validation: The cases, as indices of `cases`.
         spacings: Pixel size of each of them, if it is known.
+        objects: Case and shape to the numbers of its true objects, as in `DataSource`.
         scoring: Of the regions.
     """
 
@@ -78,12 +79,14 @@ class WholeCases:
         cases: CachedCases,
         validation: Sequence[int],
         spacings: Sequence[tuple[float, ...] | None],
+        objects: Callable[[int, Sequence[int]], np.ndarray | None],
         scoring: RegionScoring,
     ) -> None:
         self._backend, self._topology = backend, topology
         self._metrics = tuple(metrics)
         self._cases, self._validation = cases, tuple(validation)
         self._spacings = tuple(spacings)
+        self._objects = objects if of_objects(metrics) else lambda case, shape: None
         self._regions = scoring.regions
         self._labels: list[np.ndarray] = []
 
@@ -107,10 +110,11 @@ class WholeCases:
             if position % self._topology.process_count != self._topology.process_index:
                 continue
             mask = np.asarray(stored_voxels(self._cases, case))
+            objects = self._objects(case, mask.shape)
             for at, members in enumerate(self._regions.values()):
                 predicted, truth = np.isin(labels, members), np.isin(mask, members)
                 spacing = self._spacings[position]
-                values[position, at] = measure(self._metrics, predicted, truth, spacing)
+                values[position, at] = measure(self._metrics, predicted, truth, spacing, objects)
         self._labels = []
         values = self._backend.sum(values.ravel()).reshape(shape)
         names = tuple(metric.name for metric in self._metrics)

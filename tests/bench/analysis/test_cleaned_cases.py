@@ -5,7 +5,7 @@ import pytest
 
 from tfunet.bench.analysis.cleaned_cases import choose_cleaning, compare, mean_dice
 from tfunet.learning import scores
-from tfunet.predict.cleaning import Cleaning
+from tfunet.prediction.cleaning import Cleaning
 
 REGIONS = ((1, 2), (2,))
 

@@ -10,6 +10,7 @@ from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
 from tfunet.bench.report.findings import doubts, findings
+from tfunet.bench.report.sweep_report import summary_json
 from tfunet.bench.report.terms import explained
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -65,6 +66,13 @@ def test_a_verdict_from_a_machine_that_is_not_quiet_carries_the_doubt(
     for heading, sentences in found.items():
         is_doubtful = sentences[0].startswith("Not to be relied on")
         assert is_doubtful == (bool(doubt) and heading != "Scores")
+    # For programs, a flag says it.
+    facts = summary_json(tmp_path)
+    assert facts["machine_was_quiet"] is not bool(doubt)
+    assert {"Speed", "Scaling"} <= set(facts["findings"])
+    assert not any("relied on" in line for lines in facts["findings"].values() for line in lines)
+    (tmp_path / "noise.json").unlink()
+    assert summary_json(tmp_path)["machine_was_quiet"] is None
     # The doubts below have the same thresholds.
     assert any("The machine" in sentence for sentence in doubts(summary)) == bool(doubt)
 

@@ -159,3 +159,18 @@ def test_few_cases_are_dots_and_many_a_box():
     assert dots.get_xdata().tolist() == [0.1, 0.2, 0.6]
     with_area = [patch for patch in axes.patches if np.ptp(patch.get_path().vertices[:, 0]) > 0]
     assert len(with_area) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"), [(0.0, (0, 1)), (1.0, (0, 1)), (7.0, (0, 7)), (-3.0, (-3, 1))]
+)
+@pytest.mark.parametrize("count", [1, 4, 40])
+def test_values_that_are_all_one_are_on_an_axis_from_0_on(value, limits, count):
+    figure = Figure()
+    axes = figure.subplots()
+    draw_boxes(axes, [[value] * count, []], ["#000000"] * 2)
+    low, high = axes.get_xlim()
+    margin = 0.05 * (limits[1] - limits[0])
+    assert (low, high) == pytest.approx((limits[0] - margin, limits[1] + margin))
+    # A line says where they are.
+    assert any((line.get_xdata() == value).all() for line in axes.lines if len(line.get_xdata()))

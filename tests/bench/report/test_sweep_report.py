@@ -9,16 +9,18 @@ import sys
 import time
 
 import browser
+import numpy as np
 import pytest
 from synthetic_sweep import make_study, write_sweep, write_trial
 
 from tfunet.bench.analysis.sweep_summary import summarise
-from tfunet.bench.records.run_tables import COUNTS, read_cases
+from tfunet.bench.records.run_tables import COUNTS, read_cases, read_confusion
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
 from tfunet.bench.report.number_text import csv_text, markdown_list, markdown_text, plain_text
 from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
 from tfunet.bench.report.terms import explained
+from tfunet.learning.confusion import CONFUSION, confusion_csv
 from tfunet.record import RunFolder
 
 GRID = {"backend": ["single", "mirrored", "horovod"], "num_replicas": [1, 2]}
@@ -248,9 +250,15 @@ def test_a_sweep_without_any_result_has_a_report(tmp_path):
 
 def test_one_run_alone_has_a_report(tmp_path):
     (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
+    (tmp_path / trial.id / CONFUSION).write_text(
+        confusion_csv(np.array([[90, 10], [3, 37]]), ["1 <cell>"])
+    )
     report = write_report(tmp_path / trial.id)
     # No figure with one dot or one bar, and nothing on how runs compare.
-    assert {path.stem for path in report.figures} == {"loss", "epochs", "cases", "phases"}
+    figures = {path.stem: path.read_text() for path in report.figures}
+    assert set(figures) == {"loss", "epochs", "cases", "confusion", "phases"}
+    for words in (">1 &lt;cell&gt;<", ">90.0<", ">92.5<", ">true<"):
+        assert words in figures["confusion"]
     said = summary_table(tmp_path / trial.id)
     page, text = report.html.read_text(), report.markdown.read_text()
     for words in ("speed-up", "efficiency", "serial share", "device-hours", "repeats", "No two"):
@@ -279,6 +287,45 @@ def test_one_run_alone_has_a_report(tmp_path):
     assert text.count("| case1") + text.count("| case0") == 12
     assert "<details><summary>Dice of 12 validation cases" in text
     assert Page(page).open == []
+
+
+def test_the_miou_of_several_regions_stands_beside_their_dice(tmp_path):
+    study = make_study(repeats=2, grid={"backend": ["single"]}, skip=[])
+    trials = write_sweep(tmp_path, study, regions=("a", "b"))
+    mious = [RunFolder(tmp_path / trial.id).read_result()["miou"] for trial in trials]
+    low, high = sorted(mious)
+    assert low < high
+    (table, *_) = summary_table(tmp_path).split("\n\n")
+    header, row = (line for line in table.splitlines() if line.startswith(("backend", "single")))
+    assert re.search("Dice a +Dice b +mIoU ", header)
+    assert f"{np.median(mious):.3f} [{low:.3f}, {high:.3f}]" in row
+    report = write_report(tmp_path)
+    with report.trials.open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [float(row["miou"]) for row in table] == mious
+    assert all(0 < float(row["dataset_iou_b"]) < float(row["dataset_iou_a"]) < 1 for row in table)
+    with report.cells.open(newline="") as file:
+        (cell,) = csv.DictReader(file)
+    assert float(cell["miou_high"]) == high
+    # A record of an earlier version has none.
+    for trial in trials:
+        write_trial(tmp_path, trial, miou=None, dataset_iou=None, dataset_dice=None)
+    assert "mIoU" not in summary_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ("true,a,b\na,1,2\n", "its rows are not named as its columns"),
+        ("true,a,a\na,1,2\n", "its rows are not named as its columns"),
+        ("true,a,b\na,1,2\nb,-1,2\n", "line 3, a"),
+    ],
+)
+def test_a_damaged_confusion_matrix_is_a_doubt(table, fault, tmp_path):
+    (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
+    (tmp_path / trial.id / CONFUSION).write_text(table)
+    assert read_confusion(tmp_path / trial.id) is None
+    assert f"confusion.csv cannot be used: {fault}" in summary_table(tmp_path / trial.id)
 
 
 def test_one_run_that_has_not_ended_has_no_scores_yet(tmp_path):

@@ -56,6 +56,46 @@ def test_a_study_that_every_trial_would_refuse(changes, reason):
     assert str(refusal).startswith("Each of the 4 trials would be refused. ")
 
 
+def test_trials_that_need_what_is_not_installed_are_named_and_the_others_run(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("horovod", "skimage"):
+        monkeypatch.setitem(sys.modules, name, None)  # As if it were not installed.
+        monkeypatch.delitem(sys.modules, f"{name}.morphology", raising=False)
+    (tmp_path / "mine.toml").write_text(
+        '[base]\ndata = "cells"\n[grid]\nbackend = ["single", "horovod"]\n'
+        'metrics = [["hd95"], ["cldice"]]\n'
+    )
+    assert main(["sweep", "plan", "mine.toml"]) == exit_codes.OK
+    said = capsys.readouterr().err
+    assert said.count("warning: 2 of 4 trials (") == 2
+    assert "cannot run here. The backend 'horovod' needs horovod, which is not installed." in said
+    assert "cannot run here. cldice needs scikit-image" in said
+    assert "pip install 'tfunet[metrics]'" in said
+    assert '  [[skip]]\n  when = {backend = "horovod"}' in said
+    assert main(["sweep", "plan", "mine.toml", "--json"]) == exit_codes.OK
+    table = json.loads(capsys.readouterr().out)
+    assert "refused" not in table
+    assert [len(entry["trials"]) for entry in table["not_installed"]] == [2, 2]
+
+    started = []
+
+    def train(folder):
+        started.append(folder.name)
+        return [sys.executable, "-c", "raise SystemExit(2)"]
+
+    study = study_from_dict(tomllib.loads((tmp_path / "mine.toml").read_text()))
+    run = functools.partial(local_sweep.run_sweep, command=train, noise=dict, say=lambda _: None)
+    run(study, tmp_path / "sweep", refuses=True)
+    assert len(started) == 4
+    assert "cldice needs scikit-image" in capsys.readouterr().err
+    # Where no trial can run, none is started.
+    study = study_from_dict({"base": {**CELLS, "backend": "horovod"}})
+    with pytest.raises(ValueError, match=r"The trial cannot run here.*\nNo trial was started"):
+        run(study, tmp_path / "other", refuses=True)
+
+
 def test_only_the_trials_that_are_hit_are_named_with_their_reasons():
     found = refused(
         repeats=2,

@@ -68,6 +68,29 @@ def test_ids_tell_what_varies_and_are_stable():
     assert set(ids) < {trial.id for trial in more.trials}
 
 
+def test_descriptions_of_data_name_trials_by_their_stems(tmp_path):
+    files = []
+    for name, size in (("Small", 32), ("large", 48)):
+        files.append(str(tmp_path / "sets" / f"{name}.toml"))
+        (tmp_path / "sets").mkdir(exist_ok=True)
+        (tmp_path / "sets" / f"{name}.toml").write_text(
+            f'data = "cells"\nnum_cases = {size}\nsize = {size}\n'
+        )
+    plan = planned(grid={"data": files, "data_options.noise": [0.0, 0.5]})
+    names = sorted(trial.id.rpartition("-r1-")[0] for trial in plan.trials)
+    assert names == [
+        f"single-1r-{name}-n{noise}" for name in ("large", "small") for noise in (0, 0.5)
+    ]
+    assert {trial.settings["data"] for trial in plan.trials} == set(files)
+    assert all(trial.settings.keys() == plan.trials[0].settings.keys() for trial in plan.trials)
+    # One description for all does not vary, and a data set of another kind has its own name.
+    (first, _) = planned(base={"data": files[0]}, grid={"epochs": [1, 2]}).trials
+    assert set(first.settings) == {"backend", "num_replicas", "epochs"}
+    plan = planned(grid={"data": [files[0], "tumours"]})
+    names = sorted(trial.id.rpartition("-r1-")[0] for trial in plan.trials)
+    assert names == ["single-1r-small", "single-1r-tumours"]
+
+
 def test_ids_of_cells_that_read_alike_differ():
     texts = [f"{'x' * 100}{number}" for number in range(200)]
     plan = planned(base={"backend": "single"}, grid={"data_options.root": texts})

@@ -257,7 +257,7 @@ def test_values_of_masks(values, found, tmp_path):
     if found == "ask":
         with pytest.raises(ValueError, match="--labels classes or --labels objects"):
             describe_folder(str(tmp_path))
-        assert begun(tmp_path, labels="objects")["data_options"]["threshold"] == 0
+        assert begun(tmp_path, labels="objects")["data_options"]["objects"] == "numbers"
         assert len(begun(tmp_path, labels="classes")["data_options"]["classes"]) == 7
     elif isinstance(found, dict):
         options = begun(tmp_path)["data_options"]
@@ -298,7 +298,7 @@ def test_colours_are_classes(tmp_path):
 def test_what_names_do_not_say_is_asked_for(files, given, message):
     files = [file for file in files if not file.endswith(".txt")]
     with pytest.raises(ValueError, match=message):
-        find_pairs(files, **given)
+        find_pairs(files, **given, root=ROOT)
 
 
 def test_two_people_who_marked_the_same_are_no_classes(tmp_path):
@@ -374,7 +374,9 @@ def test_real_folders():
     if not SHARED.is_dir():
         test = [f"sub-r{n // 2}/m/sub-r{n // 2}_d{n}_SEM.png" for n in range(6)]
         masks = [f"labels/{file.replace('SEM', 'SEM_seg-axon')}" for file in test]
-        assert find_pairs([*test, *masks]).images == ("sub-{group}/m/sub-{group}_{case}_SEM.png",)
+        assert find_pairs([*test, *masks], root=ROOT).images == (
+            "sub-{group}/m/sub-{group}_{case}_SEM.png",
+        )
         return
     run = describe_folder(str(SHARED / "axondeepseg_sem"))
     sem = tomllib.loads(run.text([]))["data_options"]
@@ -384,6 +386,6 @@ def test_real_folders():
     assert sem["pixel_size"] == {"file": "sub-{group}/micr/*.json", "key": "PixelSize"}
     assert (sem["threshold"], sem["target_pixel_size"]) == (127, 0.1)
     assert len(run.source.case_ids) == 10
-    hippocampus = find_pairs(list_files(SHARED / "msd_hippocampus"))
+    hippocampus = find_pairs(list_files(SHARED / "msd_hippocampus"), root=ROOT)
     assert hippocampus.images == ("imagesTr/hippocampus_{case}.nii.gz",)
     assert len(hippocampus.values) == 260

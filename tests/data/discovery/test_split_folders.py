@@ -94,13 +94,13 @@ def test_the_example_of_the_page_is_what_is_written(tmp_path):
     assert f"# exclude = {scored['exclude']}".replace("'", '"') in run.text([]).splitlines()
 
 
-def test_many_names_are_shown_by_their_folders():
+def test_many_names_are_shown_by_their_folders(tmp_path):
     files = [f"{folder}/{n}TP_{n}.png" for folder in ("a", "azz") for n in range(100, 160)]
     with pytest.raises(ValueError, match="do not say which") as error:
-        find_pairs(files)
+        find_pairs(files, root=tmp_path)
     assert "'a/{case}.png'  (60 files)\n  'azz/{case}.png'  (60 files)\nSay" in str(error.value)
     example = re.search("--images '(.*)' --masks '(.*)'", str(error.value))
-    pairs = find_pairs(files, *([pattern] for pattern in example.groups()))
+    pairs = find_pairs(files, *([pattern] for pattern in example.groups()), root=tmp_path)
     assert len(pairs.values) == 60
 
 

@@ -277,6 +277,13 @@ def test_a_stack_with_a_plane_of_a_mask_is_told_what_to_say(tmp_path):
         (IMAGE * 1.0, {"intensity": [0, 255]}, None),
         (IMAGE * 5.0 - 1024, {"intensity": [-160, 240]}, None),  # A window of CT.
         (IMAGE * 16.0, {"intensity": [0, 65535]}, None),  # 12 of 16 bits.
+        (
+            np.where(INSIDE, IMAGE + 1.0, -3.5),
+            {"intensity": "zscore_nonzero"},
+            "have the value of the first, -3.5; to leave them out: 'zscore_inside'",
+        ),
+        (np.where(INSIDE, IMAGE, 0), {"intensity": "zscore_nonzero"}, None),
+        (np.where(INSIDE, IMAGE + 1.0, -3.5), {"intensity": "zscore_inside"}, None),
     ],
 )
 @pytest.mark.parametrize("by_parts", [False, True])

@@ -8,7 +8,7 @@ from PIL import Image
 
 from tfunet.data.doubts import CaseLook, doubts
 from tfunet.data.layouts.folder import open_folder
-from tfunet.predict.prepare import preparation
+from tfunet.prediction.prepare import preparation
 
 RNG = np.random.default_rng(0)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, difference
 from tfunet.learning import scores
-from tfunet.predict.cleaning import Cleaning, components
+from tfunet.prediction.cleaning import Cleaning, components
 
 MIN_VOXELS = (10, 30, 100, 300, 1000, 3000)
 

@@ -169,6 +169,11 @@ class Cell:
         return _spread(result.mean_dice for result in self.results)
 
     @property
+    def miou(self) -> intervals.Spread | None:
+        """Mean of the dataset IoU over regions."""
+        return _spread(result.miou for result in self.results)
+
+    @property
     def phases(self) -> dict[str, float] | None:
         """Median seconds of each phase of a run; None without results."""
         rows = [_phases(result) for result in self.results]

@@ -22,6 +22,7 @@ NATIVE_MESSAGE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] |[IWE]\d{4} \d\d:\d\d:\d+\.\d+ "
     r"|WARNING: All log messages before absl::InitializeLog"
 )
+ERROR = "error: "
 PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
 
 
@@ -147,3 +148,10 @@ def last_words(lines: Sequence[str]) -> str:
     """Return the last line that is not TensorFlow's: the error, after a traceback."""
     words = (line.strip() for line in reversed(lines) if not NATIVE_MESSAGE.match(line))
     return next((line for line in words if line), "")
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """Return the error that a process of ours told last, of all its lines."""
+    own = [line for line in lines if not NATIVE_MESSAGE.match(line)]
+    first = max((at for at, line in enumerate(own) if line.startswith(ERROR)), default=len(own))
+    return "\n".join(own[first:]).removeprefix(ERROR).rstrip()

@@ -15,13 +15,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from tfunet import exit_codes
 from tfunet.bench.launch.blame import blame, describe_end, follows_another
 from tfunet.bench.launch.child_process import Guard, Process, start
-from tfunet.bench.launch.process_output import Log, Screen, Stream, last_words
+from tfunet.bench.launch.process_output import Log, Screen, Stream, last_error, last_words
 from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
 from tfunet.files.atomic import WriteError
 from tfunet.process import stop_request
@@ -50,12 +50,14 @@ class Outcome:
     Args:
         reason: In words; empty if it ended well.
         is_lost: Whether that process was killed or hangs, without an error of its own.
+        error: The error that that process told, without where it ended.
     """
 
     exit_code: int
     reason: str = ""
     process: int | None = None
     is_lost: bool = False
+    error: str = field(default="", compare=False)
 
 
 @final
@@ -270,7 +272,9 @@ class Supervisor:
         reason = describe_end(index, len(self.processes), code, last_words(self.logs[index].tail))
         on_purpose = code in exit_codes.ON_PURPOSE
         exit_code = code if on_purpose else exit_codes.PROCESS_DIED
-        return Outcome(exit_code, reason, index, is_lost=code < 0 and code != -signal.SIGABRT)
+        is_lost = code < 0 and code != -signal.SIGABRT
+        error = last_error(self.logs[index].tail) if on_purpose else ""
+        return Outcome(exit_code, reason, index, is_lost=is_lost, error=error)
 
     def _end_all(self, guard: Guard) -> None:
         """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""

@@ -1,6 +1,5 @@
 """Pictures of a case: image, manual mask, prediction and differences. Needs matplotlib."""
 
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,8 +18,8 @@ from tfunet.data.image_files import read_mask
 from tfunet.data.overlay_figure import add_legend, draw_pixels, is_label_map, overlay
 from tfunet.data.shown_planes import brightness, shown_channels
 from tfunet.data.source import DataSource, open_source
-from tfunet.files.atomic import write_atomic
 from tfunet.learning import scores
+from tfunet.prediction.code_images import write_image
 from tfunet.record import RunFolder
 
 
@@ -77,11 +76,8 @@ def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
     raw = raw_case(source, source.case_ids.index(case_id))
     files = [str(source.root / file) for file in raw.image_files]
     if not files:
-        files = [str(scratch / (re.sub(r"[^\w.-]", "_", case_id) + ".npy"))]
-        content = io.BytesIO()
-        # Of three axes the first would be planes, so a plane becomes a stack of one.
-        np.save(content, raw.image[np.newaxis] if raw.mask.ndim == 2 else raw.image)
-        write_atomic(Path(files[0]), content.getvalue())
+        name = re.sub(r"[^\w.-]", "_", case_id)
+        files = [str(write_image(raw.image, scratch, name))]
     return ShownCase(
         case_id=case_id,
         files=",".join(files),

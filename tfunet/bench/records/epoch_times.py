@@ -16,7 +16,7 @@ from tfunet.files.typed import (
 )
 from tfunet.record import RunFolder
 
-SCORED = ("val_loss", "dice_", "iou_", "mae_")
+SCORED = ("val_loss", "dice_", "iou_", "dataset_", "mae_")
 SECONDS = ("training_seconds", "evaluation_seconds", "elapsed_seconds")
 
 
@@ -24,8 +24,8 @@ SECONDS = ("training_seconds", "evaluation_seconds", "elapsed_seconds")
 class EpochTimes:
     """The times of an epoch, from 1, in seconds: Unix times if `began` is one.
 
-    `steps` are those of the run up to the epoch's end; `scores` are val_loss, Dice, IoU and mean
-    absolute errors by the names of epochs.csv, empty without evaluation.
+    `steps` are those of the run up to the epoch's end; `scores` are val_loss, Dice, IoU, those
+    of the data set and mean absolute errors by the names of epochs.csv, empty without evaluation.
     """
 
     epoch: int

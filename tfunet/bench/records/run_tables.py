@@ -16,13 +16,18 @@ from tfunet.files.typed import (
     typed_rows,
     whole,
 )
+from tfunet.learning.confusion import CONFUSION
 from tfunet.population.pedigree import Played
 
+# Names of the classes, and voxels by true and by predicted class.
+Confusion = tuple[list[str], list[list[float]]]
 Kinds = dict[str, Callable[[str], Any]]
 STEPS: Kinds = {"step": whole, "seconds": amount, "loss": number, "traced": whole}
 EPOCHS: Kinds = {"steps": whole, "training_seconds": amount}
 # Hyperparameters that have a column only where they change.
 OTHERS = tuple(name for name in HYPERPARAMETERS if name != "learning_rate")
+# Columns of epochs.csv that hold no numbers.
+TEXTS = ("weights_hash", "samples_hash", "dropped_samples")
 COUNTS = ("true_positive", "false_positive", "false_negative")
 CASES: Kinds = {"epoch": whole, "case": str, "region": str, **dict.fromkeys(COUNTS, amount)}
 
@@ -40,6 +45,22 @@ def read_cases(folder: Path) -> dict[str, list[Any]]:
     return {name: [column[at] for at in keep] for name, column in table.items()}
 
 
+def read_confusion(folder: Path) -> Confusion | None:
+    """Return the confusion matrix of the last evaluation; None if it is missing or wrong."""
+    with contextlib.suppress(RecordError):
+        return _confusion(folder)
+    return None
+
+
+def _confusion(folder: Path) -> Confusion | None:
+    path = folder / CONFUSION
+    _, *names = column_names(path) or [""]
+    rows = list(typed_rows(path, {"true": str, **dict.fromkeys(names, amount)}))
+    if len(set(names)) < len(names) or [row["true"] for row in rows] != names:
+        raise RecordError(path, "its rows are not named as its columns")
+    return (names, [[row[name] for name in names] for row in rows]) if names else None
+
+
 def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
     """Return steps, seconds of training and mean Dice of every epoch; NaN without evaluation."""
     dice = [f"dice_{region}" for region in regions]
@@ -50,6 +71,16 @@ def read_epochs(folder: Path, regions: Sequence[str]) -> dict[str, list[float]]:
         "seconds": table["training_seconds"] if dice else [],
         "dice": [sum(row) / len(row) for row in scores],
     }
+
+
+def read_history(folder: Path) -> dict[str, list[Any]]:
+    """Return the columns of epochs.csv that hold numbers; None for a value that was not taken."""
+    path = folder / "epochs.csv"
+    return read_table(path, {name: _number for name in column_names(path) if name not in TEXTS})
+
+
+def _number(text: str) -> float | int | None:
+    return int(text) if text.isdecimal() else number_or_none(text)
 
 
 def read_rounds(folder: Path) -> list[Played]:
@@ -116,6 +147,10 @@ def table_faults(folder: Path) -> list[str]:
                 pass
         except RecordError as error:
             faults.append(error.row)
+    try:
+        _confusion(folder)
+    except RecordError as error:
+        faults.append(error.row)
     return faults
 
 

@@ -13,6 +13,7 @@ from tfunet.files.typed import MOST, Amount, Count, FieldError, Finite, Positive
 
 READ_APART = (
     *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks"),
+    *("dataset_dice", "dataset_iou"),
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
     *("exchanging_seconds", "crossing_seconds", "mean_alone_seconds", "num_parts"),
@@ -37,6 +38,8 @@ KINDS_APART = {
     "dice": dict[str, Finite] | None,
     "iou": dict[str, Finite] | None,
     "mae": dict[str, Finite] | None,
+    "dataset_dice": dict[str, Finite | None] | None,
+    "dataset_iou": dict[str, Finite | None] | None,
     "checks": dict[str, Any] | None,
     "replicas_from_step": list[tuple[Count, Positive]] | None,
 }
@@ -99,6 +102,11 @@ class Result:
     redundancy: float = 1.0
     # Mean absolute error of each predicted number; empty for masks.
     mae: Mapping[str, float] = field(default_factory=dict)
+    # Of all cases together, and the mean of the latter over regions; missing in older records, and
+    # where no pixel has a region.
+    dataset_dice: Mapping[str, float] = field(default_factory=dict)
+    dataset_iou: Mapping[str, float] = field(default_factory=dict)
+    miou: Finite | None = None
 
     @property
     def mean_dice(self) -> float | None:
@@ -148,6 +156,8 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         dice=_by_name(table.get("dice")),
         iou=_by_name(table.get("iou")),
         mae=_by_name(table.get("mae")),
+        dataset_dice=_by_name(table.get("dataset_dice")),
+        dataset_iou=_by_name(table.get("dataset_iou")),
         checks=dict(table.get("checks") or {}),
         replicas_from_step=tuple(
             (int(step), int(count)) for step, count in table.get("replicas_from_step") or ()
@@ -165,7 +175,7 @@ def check_result(result: Result, config: RunConfig) -> None:
 
 
 def _by_name(scores: Mapping[str, Any] | None) -> dict[str, float]:
-    return {str(name): float(value) for name, value in (scores or {}).items()}
+    return {str(name): float(value) for name, value in (scores or {}).items() if value is not None}
 
 
 def _num_stages(table: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
-from tfunet.bench.study.machine_noise import unsteadiness
+from tfunet.bench.study.machine_noise import unsteadiness, was_quiet
 from tfunet.config.keys import describe
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import counted
@@ -29,13 +29,17 @@ Targets = Sequence[tuple[Family, DiceTarget]]
 UNSTEADY = "Not to be relied on, because the machine was not quiet. Measured was:"
 
 
-def findings(summary: Summary, targets: Targets = ()) -> dict[str, list[str]]:
+def findings(
+    summary: Summary, targets: Targets = (), *, has_caution: bool = True
+) -> dict[str, list[str]]:
     """Return the findings of the sweep as sentences, by heading.
 
-    `targets` are the families with the Dice whose cost is told.
+    Args:
+        targets: The families with the Dice whose cost is told.
+        has_caution: Whether those on speed begin with a sentence if the machine was not quiet.
     """
     # As the answer says, with the numbers.
-    caution = [UNSTEADY] if any(unsteadiness(summary.sweep.noise)) else []
+    caution = [UNSTEADY] if has_caution and was_quiet(summary.sweep.noise) is False else []
     parts = {
         "Speed": _comparisons,
         "Scaling": _speed_ups,

@@ -27,6 +27,8 @@ OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
 BESIDE = 2**0.035
 # A box is drawn for so many values or more.
 FEWEST_OF_BOX = 10
+# Share of an axis beyond its values.
+MARGIN = 0.05
 # Panels beside each other, and inches of a letter of their titles.
 MOST_COLUMNS = 4
 TITLE_LETTER = 0.1
@@ -154,6 +156,11 @@ def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
     )
     for box, colour in zip(boxes["boxes"], colours, strict=False):
         box.set(facecolor=colour, alpha=0.5)
+    values = [value for row in rows for value in row]
+    if values and min(values) == max(values):
+        # Matplotlib would choose an axis around the value, with a negative Dice on it.
+        low, high = min(0.0, *values), max(1.0, *values)
+        axes.set_xlim(low - MARGIN * (high - low), high + MARGIN * (high - low))
 
 
 def bars_height(num_cells: int) -> float:

@@ -18,6 +18,7 @@ from tfunet.bench.report import plot_style
 from tfunet.bench.report.epoch_plots import epoch_curves
 from tfunet.bench.report.score_plots import (
     case_boxes,
+    confusion_matrix,
     loss_curves,
     metric_boxes,
     scores_by_replicas,
@@ -64,6 +65,7 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
         kinds = list(_all_figures(family) if figures is None else figures)
         if summary.lone_run is not None and figures is None:
             kinds = [kind for kind in kinds if kind[0] not in OF_SEVERAL_RUNS]
+            kinds.insert([name for name, *_ in kinds].index("cases"), CONFUSION)
         for name, title, caption, draw in kinds:
             heading = f"{title}: {family.title}" if family.title else title
             with styled(name + suffix):
@@ -285,6 +287,14 @@ BOXES = (
     "Cases of all repeats. Box: quartiles and median; whiskers: up to 1.5 times the quartile range "
     "beyond the box. Fewer than 10 cases are dots, with a line at their median."
 )
+CONFUSION: FigureKind = (
+    "confusion",
+    "Which class is taken for which",
+    "A row has the voxels of a true class in all validation cases: the share that was predicted as "
+    "each class. Grey: no voxel has this class. confusion.csv has the counts.",
+    confusion_matrix,
+)
+
 FIGURES: tuple[FigureKind, ...] = (
     (
         "scaling",

@@ -11,8 +11,9 @@ from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.case_metric_means import case_values
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
-from tfunet.bench.records.run_tables import read_steps
+from tfunet.bench.records.run_tables import read_confusion, read_steps
 from tfunet.bench.report import plot_style
+from tfunet.data.confusion_figure import draw_confusion
 
 MAX_COUNTS = 4
 MAX_POINTS = 300
@@ -182,6 +183,13 @@ def _boxes(
         axes.set_xlabel(label)
         plot_style.name_rows(axes, cells, 7 if len(rows[0]) < 3 else 4)
     return figure
+
+
+def confusion_matrix(family: Family, styles: plot_style.Styles) -> Figure | None:
+    """Draw the confusion matrix of a run."""
+    runs = [trial for cell in family.cells for trial in cell.done]
+    found = read_confusion(runs[0].folder) if runs else None
+    return None if found is None else draw_confusion(found[0], np.array(found[1]))
 
 
 def case_dice(cell: Cell, region: str) -> np.ndarray:

@@ -58,6 +58,7 @@ from tfunet.bench.report.tables import (
     trial_row,
 )
 from tfunet.bench.report.terms import explained, terms_of
+from tfunet.bench.study.machine_noise import was_quiet
 from tfunet.config.keys import show, show_setting
 from tfunet.files.atomic import write_atomic
 from tfunet.record import RunFolder
@@ -198,7 +199,8 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
             for comparison in family.comparisons
         ],
         "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
-        "findings": findings(summary, targets),
+        "machine_was_quiet": was_quiet(summary.sweep.noise),
+        "findings": findings(summary, targets, has_caution=False),
         "doubts": doubts(summary),
         **({"ensemble": _ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
         **({"tournaments": tournament_facts(populations, target_dice)} if populations else {}),

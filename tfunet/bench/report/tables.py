@@ -29,6 +29,8 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     targets = list(dict.fromkeys(target for cell in family.cells for target in cell.targets))
     has_device = any(cell.device_bytes for cell in family.cells)
     has_share = any(cell.synthetic_share for cell in family.cells)
+    # Of one region it is no mean.
+    has_miou = len(regions) > 1 and any(cell.miou for cell in family.cells)
     rows = []
     for cell in family.cells:
         has_baseline = cell.is_baseline and cell.results
@@ -42,6 +44,8 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
         if has_share:
             row["of bound"] = texts.spread_text(cell.synthetic_share, 2)
         row |= {f"Dice {region}": texts.spread_text(cell.dice(region), 3) for region in regions}
+        if has_miou:
+            row["mIoU"] = texts.spread_text(cell.miou, 3)
         row |= {f"MAE {target}": texts.spread_text(cell.mae(target), 3) for target in targets}
         row["memory (GiB)"] = _gibibytes(cell.resident_bytes)
         if has_device:
@@ -189,12 +193,14 @@ def trial_row(trial: TrialRecord) -> dict[str, str]:
         "state": trial.state,
         "images/s": texts.NONE,
         "Dice": texts.NONE,
+        "mIoU": texts.NONE,
         "seconds": texts.NONE,
         "reason": trial.reason,
     }
     if result is not None:
         row["images/s"] = f"{result.images_per_second:.1f}"
         row["Dice"] = _number(result.mean_dice, 3)
+        row["mIoU"] = _number(result.miou, 3)
         row["seconds"] = _number(result.elapsed_seconds, 1)
     return row
 
@@ -221,7 +227,7 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
         for name in ("crossing_seconds", "mean_alone_seconds", "bubble_seconds"):
             if numbers[name] is None:  # Of networks in stages only.
                 del numbers[name]
-        for score in ("dice", "iou", "mae"):
+        for score in ("dice", "iou", "mae", "dataset_dice", "dataset_iou"):
             numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
         for name in ("peak_resident_bytes", "peak_device_bytes"):
             numbers[name] = " ".join(map(str, numbers[name]))
@@ -255,6 +261,7 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
     for region in cell.regions:
         facts |= _spread_facts(f"dice_{region}", cell.dice(region))
         facts |= _spread_facts(f"iou_{region}", cell.iou(region))
+    facts |= _spread_facts("miou", cell.miou)
     for name in cell.targets:
         facts |= _spread_facts(f"mae_{name}", cell.mae(name))
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)

@@ -20,8 +20,9 @@ TERMS = {
     "present": "Cases whose mask has the region. A case without it in mask and prediction counts "
     "as 1 in Dice and IoU.",
     "dataset Dice": "Dice of the pixels of all cases together.",
-    "dataset IoU": "IoU of the pixels of all cases together, as benchmarks have it. Its mean over "
-    "regions is the mIoU.",
+    "dataset IoU": "IoU of the pixels of all cases together, as benchmarks have it.",
+    "mIoU": "IoU of the pixels of all cases together, as benchmarks have it: its mean over "
+    "regions.",
     "MAE": "Mean absolute error of a number that is predicted.",
     "memory (GiB)": "Peak resident memory of all processes together.",
     "device memory (GiB)": "Peak memory on the device of the process that needs most.",
@@ -49,10 +50,13 @@ TERMS = {
     "lesion_precision": "Share of the predicted components that touch one of the mask.",
     "lesion_recall": "Share of the components of the mask that touch a predicted one.",
     "lesion_f1": "Harmonic mean of lesion precision and recall.",
-    "instance_precision": "Share of the predicted components that are one of the mask.",
-    "instance_recall": "Share of the components of the mask that a predicted one is.",
+    "instance_precision": "Share of the predicted objects that are one of the mask.",
+    "instance_recall": "Share of the objects of the mask that a predicted one is.",
     "instance_f1": "Harmonic mean of instance precision and recall.",
-    "panoptic_quality": "Sum of the IoU of matched components over the mean number of components.",
+    "instance_ap": "Matched objects over matched, missed and false ones. "
+    "Without a number it is the mean over IoU 0.5 to 0.95.",
+    "instance_difference": "Number of predicted objects minus that of the mask.",
+    "panoptic_quality": "Sum of the IoU of matched objects over the mean number of objects.",
     "cldice": "Centreline Dice: how much of each centre line lies in the other mask. 1 is perfect.",
     "arand": "Adapted Rand error: 1 minus the F-score over pairs of voxels of one cell. 0 is "
     "perfect.",

@@ -54,3 +54,9 @@ def unsteadiness(measured: Iterable[Mapping[str, Any]]) -> tuple[float, float]:
     medians = [float(probe.get("median_seconds", 0)) for probe in measured]
     change = max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
     return spread if spread > NOISY else 0.0, change if change > NOISY else 0.0
+
+
+def was_quiet(measured: Iterable[Mapping[str, Any]]) -> bool | None:
+    """Return whether the machine was quiet; None if nothing was measured."""
+    measured = list(measured)
+    return not any(unsteadiness(measured)) if measured else None

@@ -4,6 +4,7 @@ Each distinct configuration is checked once, and each data set is opened once. I
 TensorFlow.
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,15 @@ from tfunet.bench.study.toml_writer import value_toml
 from tfunet.bench.study.trial_plan import StudyPlan, Trial
 from tfunet.config.keys import describe, nested
 from tfunet.config.run import RunConfig
-from tfunet.data.early_checks import DataSets, check_data, check_model, check_network
+from tfunet.data.early_checks import (
+    DataSets,
+    check_data,
+    check_libraries,
+    check_model,
+    check_network,
+)
+from tfunet.machine.doctor import check_installed
+from tfunet.process.terminal import lines_of
 
 SHOWN_TRIALS = 3
 
@@ -25,6 +34,7 @@ class Refusal:
     """Why `tfunet train` would refuse these trials of so many.
 
     Args:
+        is_missing: Whether they only need what is not installed here.
         when: Settings that these trials have, and no others, as in [[skip]]; empty if there are
             none.
     """
@@ -33,6 +43,7 @@ class Refusal:
     trials: tuple[str, ...]
     num_trials: int
     when: Mapping[str, Any] = field(default_factory=dict)
+    is_missing: bool = False
 
     def __str__(self) -> str:
         count = len(self.trials)
@@ -42,7 +53,8 @@ class Refusal:
             who = "The trial" if count == 1 else f"Each of the {count} trials"
         else:
             who = f"{count} of {self.num_trials} trials ({names})"
-        return f"{who} would be refused. {self.reason}{self._leaving_out()}"
+        what = "cannot run here" if self.is_missing else "would be refused"
+        return f"{who} {what}. {self.reason}{self._leaving_out()}"
 
     def _leaving_out(self) -> str:
         if len(self.trials) == self.num_trials:
@@ -64,12 +76,28 @@ def refusals(planned: StudyPlan, trials: Collection[str] | None = None) -> list[
 
 
 def refuse(refused: Sequence[Refusal]) -> None:
-    """Raise ValueError before the first trial, if trials would be refused."""
+    """Raise ValueError before the first trial, if trials would be refused.
+
+    If they only need what is not installed here, the others run, and a warning names these.
+    """
     if not refused:
         return
-    is_every = sum(len(refusal.trials) for refusal in refused) == refused[0].num_trials
+    is_every = _is_every(refused)
+    if not is_every and all(refusal.is_missing for refusal in refused):
+        warn(refused)
+        return
     go_on = "" if is_every else " To run the others all the same: --go-on. These then fail."
     raise ValueError("\n".join([*map(str, refused), f"No trial was started.{go_on}"]))
+
+
+def warn(missing: Iterable[Refusal]) -> None:
+    """Say which trials cannot run here."""
+    for refusal in missing:
+        print(lines_of(f"warning: {refusal}"), file=sys.stderr, flush=True)
+
+
+def _is_every(refused: Sequence[Refusal]) -> bool:
+    return len({name for refusal in refused for name in refusal.trials}) == refused[0].num_trials
 
 
 def _common(refused: Collection[str], trials: Sequence[Trial]) -> dict[str, Any]:
@@ -112,8 +140,7 @@ def search_refusals(study: Study) -> list[Refusal]:
         except ValueError:
             return []
     refused = _by_reason(configs)
-    is_every = sum(len(refusal.trials) for refusal in refused) == len(configs)
-    return refused if is_every else []
+    return refused if refused and _is_every(refused) else []
 
 
 def _by_reason(configs: Mapping[str, RunConfig]) -> list[Refusal]:
@@ -122,14 +149,19 @@ def _by_reason(configs: Mapping[str, RunConfig]) -> list[Refusal]:
         *(_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=opened))),
         _Check(partial(check_network, opened=opened)),
     ]
-    trials: dict[str, list[str]] = {}
+    installed = [_Check(lambda config: check_installed(config.backend)), _Check(check_libraries)]
+    trials: dict[tuple[str, bool], list[str]] = {}
     for name, config in configs.items():
         reason = next(filter(None, (check.reason(config) for check in checks)), None)
-        if reason is not None:
-            trials.setdefault(reason, []).append(name)
+        reasons = [(reason, False)]
+        if reason is None:
+            reasons = [(check.reason(config), True) for check in installed]
+        for why, is_missing in reasons:
+            if why is not None:
+                trials.setdefault((why, is_missing), []).append(name)
     return [
-        Refusal(reason=reason, trials=tuple(names), num_trials=len(configs))
-        for reason, names in trials.items()
+        Refusal(reason=why, trials=tuple(names), num_trials=len(configs), is_missing=is_missing)
+        for (why, is_missing), names in trials.items()
     ]
 
 

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from tfunet.arguments import of_study
@@ -21,6 +22,7 @@ from tfunet.population.places import places
 from tfunet.process.terminal import counted
 
 MAX_SLUG = 80
+DESCRIPTION = ".toml"
 
 # Keys that came later, with the value that changes nothing: trials keep the names that they had.
 LATER: Mapping[str, Any] = {
@@ -100,7 +102,7 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
     if not cells:
         reasons = "; ".join(sorted({cell.reason for cell in skipped}))
         raise ValueError(f"Study {study.name!r} has no trial to run: {reasons}.")
-    settings = _varying(study, [cell.config for cell in cells])
+    settings = _varying(study, cells)
     return StudyPlan(
         study=study,
         trials=tuple(_trials(study, cells, settings)),
@@ -223,7 +225,25 @@ def _matches(rule: SkipRule, settings: Mapping[str, Any]) -> bool:
     return True
 
 
-def _varying(study: Study, configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
+def _settings(study: Study, cell: _Cell) -> dict[str, Any]:
+    """Return the settings of a cell, with a data set as the study names it: by its description."""
+    settings = flat(vars(cell.config))
+    values = nested({**study.base, **cell.given})
+    description = values.get("data", "")
+    if not description.endswith(DESCRIPTION):
+        return settings
+    own = {f"data_options.{key}" for key in values.get("data_options", {})}
+    return {
+        **{
+            key: value
+            for key, value in settings.items()
+            if key in own or not key.startswith("data_options.")
+        },
+        "data": description,
+    }
+
+
+def _varying(study: Study, cells: Sequence[_Cell]) -> list[dict[str, Any]]:
     """Return backend, num_replicas and the other settings that vary, for each cell."""
     given = {*study.base, *study.varied}
     derived = {"seed"}
@@ -231,7 +251,7 @@ def _varying(study: Study, configs: Sequence[RunConfig]) -> list[dict[str, Any]]
         derived.add("global_batch")
     elif "replica_batch" not in given:
         derived.add("replica_batch")
-    rows = [flat(vars(config)) for config in configs]
+    rows = [_settings(study, cell) for cell in cells]
     keys = ["backend", "num_replicas"]
     for key in dict.fromkeys(key for row in rows for key in row):
         values = {repr(row.get(key)) for row in rows}
@@ -295,6 +315,8 @@ def _part(key: str, value: Any) -> str:
         return _plain(str(value).rpartition(":")[2] or str(value))
     if key == "num_replicas":
         return f"{value}r"
+    if key == "data" and str(value).endswith(DESCRIPTION):
+        return _plain(PurePath(value).stem)
     words = key.rpartition(".")[2].split("_")
     if isinstance(value, bool):
         return _plain("".join(words)) if value else ""

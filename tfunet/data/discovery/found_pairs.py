@@ -1,7 +1,7 @@
 """Pairs of images and masks as patterns, with names that say only what tells cases apart."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import final
 
 from tfunet.data.discovery.names import shared_start
@@ -17,11 +17,16 @@ class Pairs:
         images: One pattern for each channel.
         masks: Class name to pattern, or a single pattern under the name "".
         values: The placeholders of each image that has all its masks.
+        objects: Whether the files that match a mask pattern are one object each.
+        others: Patterns of files that can be masks as well by their values, with those besides 0.
+            None where the names said which files are masks.
     """
 
     images: tuple[str, ...]
     masks: Mapping[str, str]
     values: tuple[Mapping[str, str], ...]
+    objects: bool = False
+    others: Mapping[str, Sequence[int]] | None = None
 
 
 def with_short_names(pairs: Pairs) -> Pairs:
@@ -46,9 +51,8 @@ def with_short_names(pairs: Pairs) -> Pairs:
         has_group = len(parts) == len(values) and 1 < len(groups) < len(values)
     if has_group:
         pairs = _renamed(pairs, "case", "{group}{case}")
-        pairs = Pairs(
-            images=pairs.images,
-            masks=pairs.masks,
+        pairs = replace(
+            pairs,
             values=tuple(
                 {**placeholders, "group": group, "case": rest}
                 for placeholders, (group, rest) in zip(values, parts, strict=True)
@@ -75,7 +79,7 @@ def _without_shared(pairs: Pairs, name: str) -> Pairs:
         }
         for placeholders in pairs.values
     ]
-    return Pairs(images=pairs.images, masks=pairs.masks, values=tuple(shorter))
+    return replace(pairs, values=tuple(shorter))
 
 
 def _whole_words(text: str) -> str:
@@ -85,8 +89,10 @@ def _whole_words(text: str) -> str:
 
 def _renamed(pairs: Pairs, name: str, text: str) -> Pairs:
     old = f"{{{name}}}"
-    return Pairs(
+    return replace(
+        pairs,
         images=tuple(pattern.replace(old, text) for pattern in pairs.images),
         masks={key: pattern.replace(old, text) for key, pattern in pairs.masks.items()},
-        values=pairs.values,
+        others=pairs.others
+        and {pattern.replace(old, text): values for pattern, values in pairs.others.items()},
     )

@@ -10,7 +10,7 @@ import numpy as np
 from tfunet.data.class_lines import BACKGROUND, MOST_SHARE, dice_everywhere, inline_table
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import read_header, read_mask
-from tfunet.data.layouts.label_mapping import LabelMapping, label_mapping
+from tfunet.data.layouts.label_mapping import OF_NUMBERS, LabelMapping, label_mapping
 from tfunet.data.layouts.label_reader import FEW_BITS
 
 # Masks with more values number their objects.
@@ -24,6 +24,10 @@ UNION = 0.98
 # What VOC and many after it write where a pixel is not to be judged.
 VOID = 255
 LABELS = ("classes", "objects")
+MELT = (
+    "All are one class. In predictions, objects that touch melt into one. To tell them apart, make "
+    'where they meet a class of its own:\nborder = "border"'
+)
 
 
 @final
@@ -185,11 +189,14 @@ def _of_one_file(values: Values, pattern: str, path: str, labels: str | None) ->
             "--labels classes or --labels objects."
         )
     if are_objects:
-        return _thresholded(
-            pattern,
-            0,
-            f"The masks number their objects, up to {values.high:g}. All objects are one class.",
-            share,
+        return LabelOptions(
+            options={"masks": {"foreground": pattern}, "objects": OF_NUMBERS},
+            reasons={
+                "masks": "One class. Give it its name.",
+                "objects": f"The masks number their objects, up to {values.high:g}. {MELT}",
+            },
+            num_classes=1,
+            foreground_share=share,
         )
     numbers = values.numbers
     if values.has_colours and len(numbers) > MOST_CLASSES:
@@ -259,14 +266,15 @@ def _swapped(mapping: LabelMapping, share: float) -> str:
 
 def _thresholded(pattern: str, threshold: float, reason: str, share: float) -> LabelOptions:
     return LabelOptions(
-        options={"masks": {"foreground": pattern}, "threshold": _plain(threshold)},
+        options={"masks": {"foreground": pattern}, "threshold": plain_number(threshold)},
         reasons={"masks": "One class. Give it its name.", "threshold": reason},
         num_classes=1,
         foreground_share=share,
     )
 
 
-def _plain(number: float) -> int | float:
+def plain_number(number: float) -> int | float:
+    """Return a number without a fraction where it has none, or is beyond probabilities."""
     return int(number) if float(number).is_integer() or number > 1 else number
 
 
@@ -298,7 +306,10 @@ def _of_a_file_each(
                     f"{counts.dice(first, second):.2f}), as those of two people do. Say which to "
                     "use with --masks PATTERN."
                 )
-    if any(values[name].numbers_objects() for name in kept if name not in smooth):
+    are_numbered = any(values[name].numbers_objects() for name in kept if name not in smooth)
+    if are_numbered and not set(smooth).intersection(kept):
+        reasons["objects"] = f"The masks number their objects. {MELT}"
+    elif are_numbered:
         threshold = 0
         reasons["threshold"] = "The masks number their objects. All objects are one class."
     elif not all(values[name].is_binary for name in kept):
@@ -312,7 +323,9 @@ def _of_a_file_each(
     kept.sort(key=lambda name: -values[name].foreground)
     chosen = {name: masks[name] for name in kept}
     options: dict[str, Any] = {"masks": chosen}
-    if threshold is None and len(kept) == 1:
+    if "objects" in reasons:
+        options["objects"] = OF_NUMBERS
+    elif threshold is None and len(kept) == 1:
         share = values[kept[0]].foreground_share
         reasons["masks"] += _swapped(label_mapping(chosen, None, None), share)
     if threshold is not None:
@@ -330,7 +343,7 @@ def _is_lossy(path: str) -> bool:
 
 
 def _half(values: Mapping[str, Values], names: Sequence[str]) -> int | float:
-    return _plain(max(values[name].high for name in names) / 2)
+    return plain_number(max(values[name].high for name in names) / 2)
 
 
 @final

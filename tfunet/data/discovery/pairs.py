@@ -8,10 +8,10 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import final
 
+from tfunet.data.discovery.candidates import Match, by_kind, count_pairs, placeholder_values
+from tfunet.data.discovery.case_folders import find_case_folders
 from tfunet.data.discovery.found_pairs import Pairs, with_short_names
 from tfunet.data.discovery.names import (
     CHANNEL,
@@ -19,25 +19,17 @@ from tfunet.data.discovery.names import (
     beside,
     differing,
     is_of_masks,
-    replaced,
-    runs,
-    shared_side,
     shared_start,
 )
+from tfunet.data.discovery.object_files import find_objects, objects_of
 from tfunet.data.formats import FORMATS
-from tfunet.data.formats.container import split_container, stem
-from tfunet.data.layouts.file_patterns import compiled, placeholders
+from tfunet.data.formats.container import stem
+from tfunet.data.layouts.file_patterns import placeholders
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # In these, an array has a name that only the user knows.
 CONTAINERS = (".h5", ".hdf5")
-# A run of words in more files than these says nothing about one case.
-MOST_PARTNERS = 24
-# Files of each kind of name that candidates are taken from.
-TRIED = 4
 LISTED = 8
-# With more, the names say little, and files are of one kind if their folder is the same.
-MOST_KINDS = 50
 
 
 def list_files(root: Path) -> list[str]:
@@ -53,7 +45,11 @@ def list_files(root: Path) -> list[str]:
 
 
 def find_pairs(
-    files: Sequence[str], images: Sequence[str] = (), masks: Sequence[str] = ()
+    files: Sequence[str],
+    images: Sequence[str] = (),
+    masks: Sequence[str] = (),
+    *,
+    root: Path,
 ) -> Pairs:
     """Return the patterns that pair the most images with masks.
 
@@ -61,6 +57,7 @@ def find_pairs(
         files: Relative paths.
         images: Patterns of the images, if the user names them.
         masks: Patterns of the masks, if the user names them.
+        root: Where some files are read, if their names do not say enough.
 
     Raises ValueError, with the candidates, for what the names do not say.
     """
@@ -79,11 +76,24 @@ def find_pairs(
     mask_files = _matching(files, masks) if masks else sorted(by_words)
     image_files = _matching(files, images)
     if not images:
-        others = [file for file in files if file not in set(mask_files)]
+        of_masks = set(mask_files)
+        others = [file for file in files if file not in of_masks]
         image_files = [file for file in others if file not in by_words] or others
     if not mask_files or not image_files:
+        found = find_case_folders(
+            files, image_files if images else (), mask_files if masks else (), root
+        )
+        if found:
+            return with_short_names(found)
         raise ValueError(_what_is_there(files, "masks" if not mask_files else "images"))
-    counted = _counted(image_files, mask_files)
+    many = len(mask_files) > len(image_files)
+    if many and (found := find_objects(image_files, mask_files, root)):
+        return with_short_names(found)
+    counted = count_pairs(image_files, mask_files)
+    most = max((len(match.masks) for match in counted.values()), default=0)
+    few = not many and 2 * most < len(mask_files)
+    if few and (found := find_objects(image_files, mask_files, root)):
+        return with_short_names(found)
     if not counted:
         raise ValueError(
             f"No image and mask have a part of their names in common, such as {image_files[0]} and "
@@ -92,7 +102,10 @@ def find_pairs(
             "docs/data.md."
         )
     image_patterns, mask_patterns = _families(counted)
-    if not images and len(image_patterns) > 1 and not _are_channels(image_patterns):
+    is_unclear = not images and len(image_patterns) > 1 and not _are_channels(image_patterns)
+    if is_unclear and (found := find_case_folders(files, (), mask_files if masks else (), root)):
+        return with_short_names(found)
+    if is_unclear:
         raise ValueError(_which(files, "images", image_patterns))
     if not masks and len(mask_patterns) > 1 and not _are_classes(mask_patterns):
         raise ValueError(_which(files, "masks", mask_patterns))
@@ -123,30 +136,8 @@ def _masks_by_words(files: Sequence[str]) -> list[str]:
     return []
 
 
-def _kind(file: str) -> str:
-    """Return a name with {case} for its numbers, or for all of it if it has none."""
-    path = PurePosixPath(file)
-    name, plain = path.name, stem(path.name)
-    shown = re.sub(r"\d+", "{case}", plain, count=1) if re.search(r"\d", plain) else "{case}"
-    parent = re.sub(r"\d+", "*", path.parent.as_posix())
-    return (PurePosixPath(parent) / name.replace(plain, shown, 1)).as_posix()
-
-
-def _by_kind(files: Sequence[str]) -> dict[str, list[str]]:
-    kinds: dict[str, list[str]] = {}
-    for file in files:
-        kinds.setdefault(_kind(file), []).append(file)
-    if len(kinds) > MOST_KINDS:
-        kinds = {}
-        for file in files:
-            path = PurePosixPath(file)
-            ending = path.name.removeprefix(stem(path.name))
-            kinds.setdefault((path.parent / f"{{case}}{ending}").as_posix(), []).append(file)
-    return dict(sorted(kinds.items(), key=lambda kind: -len(kind[1])))
-
-
 def _what_is_there(files: Sequence[str], missing: str) -> str:
-    kinds = list(_by_kind(files).items())
+    kinds = list(by_kind(files).items())
     lines = [f"  '{kind}'  ({_count(len(found), 'file')})" for kind, found in kinds[:LISTED]]
     if len(kinds) > LISTED:
         lines.append(f"  and {len(kinds) - LISTED} more kinds of names")
@@ -179,128 +170,12 @@ def _example(kinds: Sequence[tuple[str, Sequence[str]]]) -> str:
     return ""
 
 
-def _counted(images: Sequence[str], masks: Sequence[str]) -> dict[tuple[str, str], "_Match"]:
-    """Return each pair of patterns that fits a pair of files, with all files that it pairs."""
-    by_run: dict[str, list[str]] = {}
-    for image in images:
-        path = PurePosixPath(image)
-        for run in {*runs(stem(path.name)), *path.parent.parts}:
-            by_run.setdefault(run, []).append(image)
-    candidates = set()
-    for kind in _by_kind(masks).values():
-        for mask in _spread(kind, TRIED):
-            path = PurePosixPath(mask)
-            common = [run for run in runs(stem(path.name)) if run in by_run]
-            for run in [*common[:6], *(part for part in path.parent.parts if part in by_run)]:
-                for image in _nearest(mask, by_run[run]):
-                    candidates |= set(_patterns(image, mask, run))
-    matches = {}
-    for image_pattern, mask_pattern in candidates:
-        match = _Match.of(images, masks, image_pattern, mask_pattern)
-        if match.images:
-            matches[image_pattern, mask_pattern] = match
-    return matches
-
-
-def _spread(files: Sequence[str], number: int) -> list[str]:
-    """Return some files: those of the first cases with all of their classes, and some of others."""
-    others = files[:: max(1, len(files) // number)][:number]
-    return list(dict.fromkeys([*files[: 2 * number], *others]))
-
-
-def _nearest(mask: str, images: Sequence[str]) -> list[str]:
-    """Return the images whose folders are most like those of a mask, if they are few."""
-    parts = set(PurePosixPath(mask).parent.parts)
-    shared = {image: len(parts & set(PurePosixPath(image).parent.parts)) for image in images}
-    near = [image for image in images if shared[image] == max(shared.values())]
-    return near if len(near) <= MOST_PARTNERS else []
-
-
-def _patterns(image: str, mask: str, run: str) -> Iterable[tuple[str, str]]:
-    """Yield the patterns that fit a pair, where `run` is the name of its case."""
-    for whole in (True, False):
-        named = [_with_case(file, run, whole=whole) for file in (image, mask)]
-        if not all("{case}" in pattern for pattern in named):
-            continue
-        folders = [PurePosixPath(pattern).parent.parts for pattern in named]
-        shared = [part for part in folders[0] if part in folders[1] and "{" not in part]
-        own = [part for part in folders[0] if part not in folders[1] and "{" not in part]
-        foreign = [part for part in folders[1] if part not in folders[0] and "{" not in part]
-        for first, second in itertools.product(own, foreign):
-            if side := shared_side(first, second):
-                marks = {part: part.replace(side, "{group}", 1) for part in (first, second)}
-                pair = [_with_folders(pattern, marks) for pattern in named]
-                yield pair[0], pair[1]
-                inner = dict.fromkeys(shared[-1:], "{part}")
-                yield _with_folders(pair[0], inner), _with_folders(pair[1], inner)
-        names = dict(zip(shared, ("group", "part", "part2", "part3"), strict=False))
-        for number in range(len(names) + 1):
-            for chosen in itertools.combinations(names, number):
-                marks = {part: f"{{{names[part]}}}" for part in chosen}
-                pair = [_with_folders(pattern, marks) for pattern in named]
-                yield pair[0], pair[1]
-                for part in own:
-                    yield _with_folders(pair[0], {part: "*"}), pair[1]
-
-
-def _with_case(file: str, run: str, *, whole: bool) -> str:
-    path = PurePosixPath(file)
-    plain = stem(path.name)
-    name = path.name.replace(plain, replaced(plain, run, "{case}"), 1)
-    parent = path.parent.as_posix()
-    if whole:
-        parent = replaced(parent, run, "{case}")
-    return (PurePosixPath(parent) / name).as_posix()
-
-
-def _with_folders(pattern: str, marks: Mapping[str, str]) -> str:
-    *folders, name = PurePosixPath(pattern).parts
-    return PurePosixPath(*(marks.get(part, part) for part in folders), name).as_posix()
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class _Match:
-    """The files that two patterns pair."""
-
-    images: frozenset[str]
-    masks: frozenset[str]
-    simplicity: tuple[int, int] = field(compare=False)
-
-    @classmethod
-    def of(
-        cls, images: Sequence[str], masks: Sequence[str], image_pattern: str, mask_pattern: str
-    ) -> "_Match":
-        names = placeholders(mask_pattern)
-        by_key: dict[tuple[str, ...], list[str]] = {}
-        for mask, values in _values(masks, mask_pattern).items():
-            by_key.setdefault(tuple(values[name] for name in names), []).append(mask)
-        paired = {}
-        for image, values in _values(images, image_pattern).items():
-            found = by_key.get(tuple(values.get(name, "") for name in names), [])
-            if len(found) == 1:
-                paired[image] = found[0]
-        is_one_to_one = len(set(paired.values())) == len(paired)
-        pattern = image_pattern + mask_pattern
-        return cls(
-            images=frozenset(paired if is_one_to_one else ()),
-            masks=frozenset(paired.values()),
-            simplicity=(-len(placeholders(pattern)) - pattern.count("*"), -len(pattern)),
-        )
-
-
-def _values(files: Iterable[str], pattern: str) -> dict[str, dict[str, str]]:
-    expression = compiled(split_container(pattern)[0].as_posix())
-    matches = {file: expression.fullmatch(file) for file in files}
-    return {file: match.groupdict() for file, match in matches.items() if match}
-
-
 def _matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
     files = list(files)
-    return [file for pattern in patterns for file in _values(files, pattern)]
+    return [file for pattern in patterns for file in placeholder_values(files, pattern)]
 
 
-def _families(counted: Mapping[tuple[str, str], _Match]) -> tuple[list[str], list[str]]:
+def _families(counted: Mapping[tuple[str, str], Match]) -> tuple[list[str], list[str]]:
     """Return the image and the mask patterns that go with the pair that pairs the most files."""
 
     def rank(pair: tuple[str, str]) -> tuple[int, tuple[int, int], tuple[str, str]]:
@@ -336,7 +211,7 @@ def _are_classes(patterns: Sequence[str]) -> bool:
 
 def _which(files: Sequence[str], kind: str, patterns: Sequence[str]) -> str:
     lines = [
-        f"  --{kind} '{pattern}'  ({_count(len(_values(files, pattern)), 'file')})"
+        f"  --{kind} '{pattern}'  ({_count(len(placeholder_values(files, pattern)), 'file')})"
         for pattern in patterns
     ]
     several = "channels of one image" if kind == "images" else "masks of one class each"
@@ -356,20 +231,33 @@ def _pairs(
     names = [re.sub(r"\W+", "_", name) for name in differing(masks)] if classes else [""]
     mask_files = set(_matching(files, masks))
     known = [
-        (placeholders(mask), {tuple(found.values()) for found in _values(files, mask).values()})
+        (
+            placeholders(mask),
+            {tuple(found.values()) for found in placeholder_values(files, mask).values()},
+        )
         for mask in masks
     ]
     values = [
         found
-        for file, found in _values(files, images[0]).items()
+        for file, found in placeholder_values(files, images[0]).items()
         if file not in mask_files
         and all(tuple(found.get(name, "") for name in held) in keys for held, keys in known)
     ]
+    images_only = [file for file in files if file not in mask_files]
+    several = [objects_of(images_only, sorted(mask_files), images[0], mask) for mask in masks]
     return with_short_names(
         Pairs(
-            images=tuple(images), masks=dict(zip(names, masks, strict=True)), values=tuple(values)
+            images=tuple(images),
+            masks=dict(zip(names, masks, strict=True)),
+            values=tuple(values),
+            objects=any("*" in mask for mask in masks) and all(map(_have_several, several)),
         )
     )
+
+
+def _have_several(masks: Mapping[str, Sequence[str]]) -> bool:
+    """Whether most images have more than one of the masks."""
+    return 2 * sum(len(files) > 1 for files in masks.values()) > len(masks)
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,10 +12,12 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.data.defects import DefectsError
+from tfunet.data.discovery.case_folders import masks_reason
 from tfunet.data.discovery.first_training import Machine, add_training
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
+from tfunet.data.discovery.object_files import object_options
 from tfunet.data.discovery.pairs import find_pairs, list_files
 from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.doubts import SAME_SPACING, sizes_in_words
@@ -196,16 +198,24 @@ def _of_pairs(
     progress: Callable[[Iterable[str]], Iterable[str]],
 ) -> tuple[RunFile, float]:
     files_there = list_files(folder)
-    pairs = find_pairs(files_there, images, masks)
+    pairs = find_pairs(files_there, images, masks, root=folder)
     unused = _unused(files_there, pairs)
     sides = sides_of(pairs, files_there)
     pairs, held_out = sides.pairs, list(sides.held_out)
     patterns = list(pairs.masks.values())
-    cases, _, found = match_files(folder, pairs.images, patterns, sides.exclude)
+    cases, _, found = match_files(
+        folder, pairs.images, patterns, sides.exclude, objects=pairs.objects
+    )
     if not cases:
         raise ValueError(f"{found}, and no image has its mask. Say --images and --masks.")
-    files = {name: [case.masks[at] for case in cases] for at, name in enumerate(pairs.masks)}
-    contents = label_options(folder, pairs.masks, files, labels, progress)
+    files = [
+        {name: case.masks_of(label) for label, name in enumerate(pairs.masks, 1)} for case in cases
+    ]
+    if pairs.objects:
+        contents = object_options(folder, pairs.masks, files, progress)
+    else:
+        single = {name: [own for case in files for own in case[name]] for name in pairs.masks}
+        contents = label_options(folder, pairs.masks, single, labels, progress)
     options: dict[str, Any] = {
         "root": root,
         "images": pairs.images[0] if len(pairs.images) == 1 else list(pairs.images),
@@ -218,6 +228,8 @@ def _of_pairs(
         ),
         **contents.reasons,
     }
+    if reason := masks_reason(pairs):
+        reasons["masks"] = f"{contents.reasons.get('masks', '')} {reason}".strip()
     used = contents.options["masks"]
     left_out = [mask for name, mask in pairs.masks.items() if name and name not in used]
     if not any(

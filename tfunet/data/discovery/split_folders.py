@@ -106,7 +106,10 @@ def _image(pairs: Pairs, group: str) -> str:
 
 def _fixed(pairs: Pairs, group: str) -> Pairs:
     """Return the pairs of one group, whose name stands in the patterns."""
-    return Pairs(
+    others = pairs.others
+    return replace(
+        pairs,
+        others=others and {p.replace("{group}", group): others[p] for p in others},
         images=tuple(pattern.replace("{group}", group) for pattern in pairs.images),
         masks={name: mask.replace("{group}", group) for name, mask in pairs.masks.items()},
         values=tuple(

@@ -8,8 +8,12 @@ _CONTAINER = re.compile(r"(.*\.(?:h5|hdf5|zarr)):(.*)", re.IGNORECASE | re.DOTAL
 
 def split_container(path: Path | str) -> tuple[Path, str]:
     """Return the file and the name within it, which is empty for a path that has none."""
-    match = _CONTAINER.fullmatch(str(path))
-    return (Path(match[1]), match[2]) if match else (Path(path), "")
+    text = str(path)
+    # Most names have none: there may be many.
+    match = _CONTAINER.fullmatch(text) if ":" in text else None
+    if match:
+        return Path(match[1]), match[2]
+    return (path if isinstance(path, Path) else Path(path)), ""
 
 
 def stem(path: Path | str) -> str:

@@ -1,7 +1,7 @@
 """PNG, JPEG and WebP, with Pillow; PNG of 8 or 16 bits without palette with imagecodecs."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
@@ -28,10 +28,11 @@ def stored(path: Path) -> Stored:
     """Describe the image. One that does not end as its format does is decoded, to find out."""
     plain, is_whole = _plain_png(path), _is_whole(path)
     if plain and is_whole:
+        chunks = list(_png_chunks(path))
         # Of an animated PNG, a chunk states the number of pictures first.
-        for name, start in _png_chunks(path):
+        for name, start in chunks:
             _check_still(int.from_bytes(start[:4], "big") if name == b"acTL" else 1)
-        return upright(plain, _png_orientation(path))
+        return upright(plain, _orientation_in(path, chunks))
     with _opened(path) as image:
         if not is_whole:
             image.load()
@@ -46,7 +47,7 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
 
         pixels = imagecodecs.png_decode(path.read_bytes())
         pixels = pixels.reshape(*plain.shape[:2], -1)[..., : plain.shape[2]]
-        return _upright(plain, pixels, _png_orientation(path))
+        return _upright(plain, pixels, _orientation_in(path, _png_chunks(path)))
     with _opened(path) as image:
         described = _grey_or_colour_png(path) or _described(image)
         orientation = _orientation(path, image)
@@ -79,7 +80,7 @@ def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Store
 def _orientation(path: Path, image: Any) -> int:
     """Return the orientation that EXIF or XMP states; 1, as stored, where they state none."""
     # Of a PNG, Pillow would decode all pixels to find a tag behind them.
-    if image.format == "PNG" and not _has_metadata(path):
+    if image.format == "PNG" and not _have_metadata(_png_chunks(path)):
         return 1
     try:
         return int(image.getexif().get(TAG, 1))
@@ -87,18 +88,19 @@ def _orientation(path: Path, image: Any) -> int:
         return 1
 
 
-def _png_orientation(path: Path) -> int:
-    if not _has_metadata(path):
+def _orientation_in(path: Path, chunks: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return the orientation of a PNG with these chunks."""
+    if not _have_metadata(chunks):
         return 1
     with _opened(path) as image:
         return _orientation(path, image)
 
 
-def _has_metadata(path: Path) -> bool:
-    """Return whether a PNG has a chunk that may state an orientation."""
+def _have_metadata(chunks: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a chunk of a PNG may state an orientation."""
     return any(
         name == b"eXIf" or (name in PNG_TEXTS and start.startswith(PNG_METADATA))
-        for name, start in _png_chunks(path)
+        for name, start in chunks
     )
 
 

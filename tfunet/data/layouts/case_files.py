@@ -9,6 +9,9 @@ from tfunet.data.defects import Defect
 from tfunet.data.formats.container import split_container, stem
 from tfunet.data.layouts.file_patterns import compiled, find, in_other_case, placeholders
 
+# Follows what is missing where each object has a file.
+OF_NO_OBJECT = ". If the image shows no object, store one mask of zeros"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -18,8 +21,9 @@ class Case:
         case_id: The values of the placeholders, joined by "_".
         group: The value of {group}, or the case's own id.
         images: One file for each image pattern.
-        masks: One file for each mask pattern.
+        masks: One file for each mask pattern, or all files of its objects.
         values: The placeholders of the first image pattern, or the case's row of a table.
+        mask_labels: The class of each mask file, from 1, in the order of the mask patterns.
     """
 
     case_id: str
@@ -27,6 +31,12 @@ class Case:
     images: tuple[str, ...]
     masks: tuple[str, ...]
     values: Mapping[str, str]
+    mask_labels: tuple[int, ...]
+
+    def masks_of(self, label: int) -> list[str]:
+        """Return the mask files of a class."""
+        pairs = zip(self.masks, self.mask_labels, strict=True)
+        return [mask for mask, of in pairs if of == label]
 
 
 class PatternFiles:
@@ -43,6 +53,21 @@ class PatternFiles:
     def key(self, values: Mapping[str, str]) -> tuple[str, ...]:
         """Return a case's values of this pattern's placeholders."""
         return tuple(values[name] for name in self.names)
+
+    def prefer(self, cases: Sequence[Mapping[str, str]]) -> None:
+        """Take placeholders as long as possible where this is the name of a case.
+
+        In 'masks/{case}_*.png' the case of a_b_1.png may be a, or a_b.
+        """
+        known = {self.key(values) for values in cases}
+        outside, _ = split_container(self.pattern)
+        expression = compiled(outside.as_posix(), longest=True)
+        self._by_key = {}
+        for file, values in self.files.items():
+            match = expression.fullmatch(split_container(file)[0].as_posix())
+            longest = match.groupdict() if match else values
+            self.files[file] = longest if self.key(longest) in known else values
+            self._by_key.setdefault(self.key(self.files[file]), []).append(file)
 
     def matching(self, values: Mapping[str, str]) -> list[str]:
         """Return the files whose placeholders have the case's values."""
@@ -62,13 +87,19 @@ class PatternFiles:
 
 
 def match_files(
-    root: Path, images: Sequence[str], masks: Sequence[str], exclude: Sequence[str] = ()
+    root: Path,
+    images: Sequence[str],
+    masks: Sequence[str],
+    exclude: Sequence[str] = (),
+    *,
+    objects: bool = False,
 ) -> tuple[list[Case], list[Defect], str]:
     """Return the complete cases, the defects, and the numbers of files in words.
 
     The first image pattern names the cases. Equal placeholders have equal values in every pattern.
     A file that matches a mask pattern, or one of `exclude`, is never taken for an image. The other
-    files of an excluded image are left out with it.
+    files of an excluded image are left out with it. With `objects` a case has a mask file for each
+    object, and at least one for each pattern.
     """
     _check_patterns(images, masks)
     mask_files = [PatternFiles(root, pattern) for pattern in masks]
@@ -88,12 +119,14 @@ def match_files(
             f"No image under {root} matches {images[0]!r}. {_contents(root)} "
             "A pattern is relative to root: 'imagesTr/{case}.nii.gz'."
         )
+    for pattern in mask_files if objects else []:
+        pattern.prefer([*leading.values(), *excluded])
     cases: list[Case] = []
     defects: list[Defect] = []
     for file, values in leading.items():
         other_images = [_only_file(pattern, "image", values) for pattern in image_files[1:]]
-        case_masks = [_only_file(pattern, "mask", values) for pattern in mask_files]
-        problems = [what for _, what in other_images + case_masks if what]
+        case_masks = [_mask_files(pattern, values, objects=objects) for pattern in mask_files]
+        problems = [what for _, what in (*other_images, *case_masks) if what]
         case_id = "_".join(values.values())
         defects += [Defect(file=file, what=what, case_id=case_id) for what in problems]
         if not problems:
@@ -102,8 +135,11 @@ def match_files(
                     case_id=case_id,
                     group=values.get("group", case_id),
                     images=(file, *(image for image, _ in other_images)),
-                    masks=tuple(mask for mask, _ in case_masks),
+                    masks=tuple(file for found, _ in case_masks for file in found),
                     values=values,
+                    mask_labels=tuple(
+                        label for label, (found, _) in enumerate(case_masks, 1) for _ in found
+                    ),
                 )
             )
     for kind, patterns in (("image", image_files[1:]), ("mask", mask_files)):
@@ -133,7 +169,14 @@ def images_in_other_case(root: Path, images: Sequence[str], others: Sequence[str
 
 def listed_case(case_id: str, images: Sequence[str], masks: Sequence[str]) -> Case:
     """Return a case that a file lists, in a group of its own."""
-    return Case(case_id=case_id, group=case_id, images=tuple(images), masks=tuple(masks), values={})
+    return Case(
+        case_id=case_id,
+        group=case_id,
+        images=tuple(images),
+        masks=tuple(masks),
+        values={},
+        mask_labels=tuple(range(1, len(masks) + 1)),
+    )
 
 
 def case_id_of(file: str) -> str:
@@ -189,6 +232,20 @@ def _only_file(pattern: PatternFiles, kind: str, values: Mapping[str, str]) -> t
     if len(files) > 1:
         return "", f"{len(files)} files match {pattern.filled(values)}: {', '.join(files[:3])}"
     return files[0], ""
+
+
+def _mask_files(
+    pattern: PatternFiles, values: Mapping[str, str], *, objects: bool
+) -> tuple[list[str], str]:
+    """Return the mask files of a case that match the pattern, and what is wrong."""
+    if objects and (files := pattern.matching(values)):
+        return files, ""
+    file, what = _only_file(pattern, "mask", values)
+    if what.startswith("missing"):
+        return [], f"{what}{OF_NO_OBJECT if objects else ''}"
+    if what:
+        what += '. If each is of one object, say objects = "files"'
+    return [file], what
 
 
 def _orphans(

@@ -17,7 +17,7 @@ from tfunet.data.layouts.case_files import (
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root
-from tfunet.data.layouts.label_mapping import label_mapping
+from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 
@@ -33,6 +33,8 @@ def open_csv(
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
     ignore_label: int | str | None = None,
+    objects: str | None = None,
+    border: str | None = None,
     pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
     target_pixel_size: float | Sequence[float] | None = None,
     **options: Any,
@@ -49,6 +51,8 @@ def open_csv(
         classes: As in `open_folder`.
         threshold: As in `open_folder`.
         ignore_label: As in `open_folder`.
+        objects: "numbers", as in `open_folder`.
+        border: As in `open_folder`.
         pixel_size: A number, one for each axis, or {column = NAME}.
         target_pixel_size: Pixel size to resample to.
         options: `regions`, `intensity`, `grey`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
@@ -56,7 +60,12 @@ def open_csv(
     """
     folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)
-    labels = label_mapping(masks, classes, threshold, ignore_label)
+    if objects == OF_FILES:
+        raise ValueError(
+            f"objects={OF_FILES!r} needs a pattern that matches many files, and a table names one "
+            f"mask for each image. Give masks that number their objects, with {OF_NUMBERS!r}."
+        )
+    labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
     settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
     table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
     cases, defects = [], []

@@ -61,9 +61,12 @@ def in_other_case(root: Path, pattern: str) -> list[str]:
     return sorted(file for file in others if (root / file).is_file())
 
 
-def compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """Return the expression of a pattern, with a group for each placeholder."""
-    return re.compile(_regex(pattern), flags)
+def compiled(pattern: str, flags: int = 0, *, longest: bool = False) -> re.Pattern[str]:
+    """Return the expression of a pattern, with a group for each placeholder.
+
+    A placeholder stands for as few characters as possible, or with `longest` for as many.
+    """
+    return re.compile(_regex(pattern, longest=longest), flags)
 
 
 def _glob(pattern: str) -> str:
@@ -77,8 +80,8 @@ def _glob(pattern: str) -> str:
     return re.sub(r"\*\*+(?!/)", "*", "".join(parts))
 
 
-def _regex(pattern: str) -> str:
-    expression = ""
+def _regex(pattern: str, *, longest: bool) -> str:
+    expression, few = "", "" if longest else "?"
     seen: set[str] = set()
     for part in _split(pattern):
         if isinstance(part, str):
@@ -87,7 +90,7 @@ def _regex(pattern: str) -> str:
         if part[0] != "**/" and (not expression or expression.endswith(("/", FOLDERS))):
             expression += NOT_HIDDEN
         if part[1]:
-            expression += f"(?P={part[1]})" if part[1] in seen else f"(?P<{part[1]}>[^/]+?)"
+            expression += f"(?P={part[1]})" if part[1] in seen else f"(?P<{part[1]}>[^/]+{few})"
             seen.add(part[1])
         else:
             expression += {"**/": FOLDERS, "*": "[^/]*", "?": "[^/]"}[part[0]]

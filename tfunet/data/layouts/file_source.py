@@ -149,6 +149,7 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
+        **({"objects": [labels.objects, labels.border]} if labels.objects else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
@@ -195,6 +196,7 @@ def open_files(
         ignored=IGNORED if ignores else None,
         in_colour=all(case.headers.image.in_colour for case in cases),
         restore=reader.restore,
+        objects=reader.objects,
     )
 
 
@@ -243,7 +245,8 @@ class _Reader:
 
     def read_parts(self, index: int) -> CaseParts | None:
         case = self.cases[index]
-        if not self._is_large(index) or needs_whole_image(self.scale):
+        needs_all = needs_whole_image(self.scale) or self.labels.border
+        if not self._is_large(index) or needs_all:
             return None
         images = [open_image(path, **options) for path, options in self._images(index)]
         labels = self._labels(index)
@@ -272,6 +275,11 @@ class _Reader:
             image_files=case.files.images,
             notes=tuple(self.notes(index)),
         )
+
+    def objects(self, index: int, shape: Sequence[int]) -> np.ndarray | None:
+        """Return the number of the object in each pixel of a mask that is resized to a shape."""
+        numbers = self._labels(index).objects()
+        return None if numbers is None else resize_nearest(numbers, tuple(shape))
 
     def restore(self, index: int) -> Callable[[np.ndarray], np.ndarray]:
         """Return what gives normalised pixels of a case their intensities again.
@@ -377,6 +385,7 @@ class _Reader:
             self.labels,
             [self.root / file for file in case.files.masks],
             case.headers.masks,
+            case.files.mask_labels,
             axes=self.axes,
             image=case.headers.image,
             note=partial(self._note, index),

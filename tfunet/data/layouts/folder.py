@@ -8,7 +8,7 @@ from typing import Any
 from tfunet.data.layouts.case_files import images_in_other_case, match_files
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
-from tfunet.data.layouts.label_mapping import label_mapping
+from tfunet.data.layouts.label_mapping import OF_FILES, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 from tfunet.files.home import expand_home
@@ -23,6 +23,8 @@ def open_folder(
     classes: Mapping[str, Any] | None = None,
     threshold: float | None = None,
     ignore_label: int | str | None = None,
+    objects: str | None = None,
+    border: str | None = None,
     regions: Mapping[str, Sequence[str]] | None = None,
     table: Mapping[str, Any] | None = None,
     pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
@@ -51,14 +53,20 @@ def open_folder(
         threshold: With a file for each class: pixels above this value belong to the class.
         ignore_label: Value, or colour, of mask pixels that count neither in the loss nor in
             scores.
+        objects: How masks tell the objects of a class apart. "numbers": the pixels of each have a
+            number of their own. "files": each has a mask file, which the pattern of its class
+            matches, such as '{case}/masks/*.png'. Together they are the class; metrics of objects
+            count them as they are, also where they touch.
+        border: Name of a further class: the pixels where two objects meet.
         regions: Region name to class names. By default each class is a region.
         table: CSV or TSV with a row for each case: `file`, `key` (the column with the case ids),
             and `group` (a column) and `keep` (column to the values of the rows to use).
         pixel_size: A number, one for each axis, {file = PATTERN, key = NAME} for JSON files, or
             {column = NAME} of `table`. By default what the files' headers say.
         target_pixel_size: Pixel size to resample to, in the same unit.
-        intensity: 'zscore', 'zscore_nonzero', 'none', (low, high), {'clip': (low, high)} or
-            {'mean': ..., 'deviation': ...}: see `tfunet.data.preprocess.normalise`.
+        intensity: 'zscore', 'zscore_nonzero', 'zscore_inside', 'none', (low, high),
+            {'clip': (low, high)} or {'mean': ..., 'deviation': ...}: see
+            `tfunet.data.preprocess.normalise`.
         grey: Convert colour images to luminance.
         axes: Letters for the axes of the images' arrays, where the files do not say or are wrong:
             z, y, x, and c for channels, such as 'cyx'.
@@ -78,11 +86,13 @@ def open_folder(
         DefectsError: Where no case is left.
     """
     folder = find_root(root)
-    labels = label_mapping(masks, classes, threshold, ignore_label)
+    labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
     patterns = [images] if isinstance(images, str) else list(images)
     rows = CaseTable(folder, table) if table is not None else None
     sizes = PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows)
-    cases, defects, found = match_files(folder, patterns, labels.patterns, exclude)
+    cases, defects, found = match_files(
+        folder, patterns, labels.patterns, exclude, objects=objects == OF_FILES
+    )
     if rows is not None:
         cases, table_defects = rows.select(cases)
         defects += table_defects

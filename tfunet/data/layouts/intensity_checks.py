@@ -4,13 +4,16 @@ from typing import final
 
 import numpy as np
 
-from tfunet.data.preprocess import Intensity
+from tfunet.data.preprocess import INSIDE, NONZERO, Intensity
 
 # Values that programs write where there is no data.
 MARKS = np.array([-9999, -99999, -32768, -3.4028235e38, 3.4028235e38, -1e30, 1e20], np.float32)
 
 # A window of CT leaves out the air, which may be most of an image.
 MOST = 0.95
+
+# Of a constant around what there is to see, which is not 0.
+OUTSIDE = 0.2
 
 
 @final
@@ -23,6 +26,9 @@ class IntensityChecks:
 
     def __init__(self, scale: Intensity) -> None:
         self._scale = scale if isinstance(scale, tuple) else None
+        self._needs_zeros = scale == NONZERO
+        self._first: float | None = None
+        self._num_zeros = self._num_first = 0
         self._marks: set[float] = set()
         self._low, self._high = np.inf, -np.inf
         self._num_values = self._num_clipped = 0
@@ -40,6 +46,11 @@ class IntensityChecks:
         if others.size:
             self._low = min(self._low, float(others.min()))
             self._high = max(self._high, float(others.max()))
+        if self._needs_zeros:
+            self._first = float(part.flat[0]) if self._first is None else self._first
+            self._num_values += part.size
+            self._num_zeros += int((part == 0).sum())
+            self._num_first += int((part == self._first).sum())
         if self._scale is not None:
             low, high = self._scale
             self._num_values += part.size
@@ -55,6 +66,13 @@ class IntensityChecks:
             for mark in sorted(self._marks)
             if min(abs(mark - self._low), abs(mark - self._high)) > span >= 0
         ]
+        if self._needs_zeros and not self._num_zeros and self._num_values:
+            share = self._num_first / self._num_values
+            if share > OUTSIDE:
+                notes.append(
+                    f"no value is 0, so intensity = {NONZERO!r} counts all pixels, and {share:.0%} "
+                    f"have the value of the first, {self._first:g}; to leave them out: {INSIDE!r}"
+                )
         if self._scale is None:
             return notes
         low, high = self._scale

@@ -12,6 +12,8 @@ from tfunet.data.no_data import IGNORED
 from tfunet.files.printable import is_printable
 
 IGNORE = "ignore_label"
+# How masks tell the objects of a class apart.
+OF_FILES, OF_NUMBERS = "files", "numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,9 @@ class LabelMapping:
         colours: Whether the values are colours, as 0xRRGGBB.
         ignored: File value of pixels that count neither in losses nor in scores. With a single
             file for all classes it is among `values`, too.
+        objects: How the masks tell the objects of a class apart: OF_FILES if each file of a class
+            holds one, OF_NUMBERS if each has a number of its own; empty if they do not.
+        border: Whether the last class, which has no pattern, is where two objects meet.
     """
 
     names: tuple[str, ...]
@@ -36,6 +41,8 @@ class LabelMapping:
     threshold: float | None
     colours: bool = False
     ignored: int | None = None
+    objects: str = ""
+    border: bool = False
 
     @property
     def takes_fractions(self) -> bool:
@@ -49,7 +56,9 @@ class LabelMapping:
 
     def swapped(self) -> str:
         """Return how to make the background the class; empty for several classes, or objects."""
-        if len(self.names) > 1 or (self.threshold is not None and self.threshold <= 0):
+        if len(self.names) > 1 or self.objects:
+            return ""
+        if self.threshold is not None and self.threshold <= 0:
             return ""
         (pattern,) = self.patterns
         if not pattern:  # dataset.json has the classes.
@@ -95,6 +104,9 @@ def label_mapping(
     classes: Mapping[str, Any] | None,
     threshold: float | None,
     ignore_label: int | str | None = None,
+    *,
+    objects: str | None = None,
+    border: str | None = None,
 ) -> LabelMapping:
     """Return the mapping that the options of `open_folder` describe."""
     _check_names("class", (*(classes or {}), *(masks if isinstance(masks, Mapping) else ())))
@@ -102,6 +114,7 @@ def label_mapping(
         raise ValueError(f"threshold={threshold}; allowed: a number, such as 127.")
     if isinstance(masks, str) and classes is None:
         masks = {"foreground": masks}
+    _check_objects(masks, threshold, objects=objects, border=border)
     if isinstance(masks, str):
         if threshold is not None:
             raise ValueError(
@@ -136,11 +149,13 @@ def label_mapping(
             "value of the pixels that count for nothing, such as 255."
         )
     return LabelMapping(
-        names=tuple(masks),
+        names=(*masks, *([] if border is None else [border])),
         patterns=tuple(masks.values()),
         values=None,
         threshold=threshold,
         ignored=ignore_label,
+        objects=objects or "",
+        border=border is not None,
     )
 
 
@@ -163,6 +178,41 @@ def named_regions(
         region: tuple(list(names).index(member) + 1 for member in members)
         for region, members in classes.items()
     }
+
+
+def _check_objects(
+    masks: str | Mapping[str, str],
+    threshold: float | None,
+    *,
+    objects: str | None,
+    border: str | None,
+) -> None:
+    if objects not in (None, OF_FILES, OF_NUMBERS):
+        raise ValueError(
+            f"objects={objects!r}; allowed: {OF_FILES!r} (each mask file holds one object), "
+            f"{OF_NUMBERS!r} (the pixels of each object have a number of their own)."
+        )
+    if objects and isinstance(masks, str):
+        raise ValueError(
+            "objects= tells the objects of a class apart, and classes= says which classes the "
+            "values of a file are. Leave classes out: masks = { NAME = PATTERN }."
+        )
+    if objects == OF_NUMBERS and threshold is not None:
+        raise ValueError(
+            f"objects={objects!r} takes each pixel above 0 for a part of an object. Leave "
+            "threshold out."
+        )
+    if border is None:
+        return
+    if not objects:
+        raise ValueError(
+            "border= names the class where two objects meet, so the masks must tell objects "
+            f"apart. Give it with objects = {toml_value(OF_FILES)} (a file for each object), or "
+            f"objects = {toml_value(OF_NUMBERS)} (each object has a number)."
+        )
+    if border in masks or border == BACKGROUND:
+        raise ValueError(f"border={border!r} is a class of masks=, too. Give it another name.")
+    _check_names("class", [border])
 
 
 def _check_names(kind: str, names: Iterable[str]) -> None:

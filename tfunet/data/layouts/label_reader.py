@@ -10,7 +10,8 @@ import numpy as np
 from tfunet.data.class_lines import BACKGROUND
 from tfunet.data.defects import BadFileError
 from tfunet.data.image_files import Header, read_mask
-from tfunet.data.layouts.label_mapping import LabelMapping
+from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS, LabelMapping
+from tfunet.data.layouts.objects import ObjectNumbers, Overlap
 from tfunet.data.lazy_image import LazyImage, open_mask
 from tfunet.data.mask_values import lossy_hint
 from tfunet.data.no_data import IGNORED
@@ -31,6 +32,7 @@ class LabelReader:
         mapping: How values become labels.
         paths: The case's mask files.
         headers: Their headers.
+        labels: The class of each of them.
         axes: Axes of its images, where the user names them.
         image: Header of its image.
         note: Is told a file and what may be a mistake in it.
@@ -41,12 +43,15 @@ class LabelReader:
         mapping: LabelMapping,
         paths: Sequence[Path],
         headers: Sequence[Header],
+        labels: Sequence[int],
         *,
         axes: str | None,
         image: Header,
         note: Callable[[Path, str], None],
     ) -> None:
         self._mapping, self._paths, self._headers, self._note = mapping, paths, headers, note
+        self._labels = labels
+        self._overlap = Overlap()
         self._options: dict[str, Any] = {
             "colours": mapping.colours,
             "fractions": mapping.takes_fractions,
@@ -68,10 +73,28 @@ class LabelReader:
         """Return the mask files, to be read in parts."""
         return [open_mask(path, **self._options) for path in self._paths]
 
+    def objects(self) -> np.ndarray | None:
+        """Return the number of the object in each pixel, int32 (*spatial), 0 where none is.
+
+        None if the masks do not tell objects apart. Raises BadFileError as `read` does.
+        """
+        if not self._mapping.objects:
+            return None
+        objects = ObjectNumbers()
+        for index, path in enumerate(self._paths):
+            mask = read_mask(path, **self._options)
+            mask = np.where(mask == self._mapping.ignored, 0, mask)
+            objects.add(self._numbers(mask, self._foreground(index, mask)))
+        return objects.numbers
+
+    def _numbers(self, mask: np.ndarray, inside: np.ndarray) -> np.ndarray:
+        return mask if self._mapping.objects == OF_NUMBERS else inside
+
     def part(self, masks: Iterable[np.ndarray]) -> np.ndarray:
         """Return the labels of one part of the case, given that part of each mask file."""
         labels: np.ndarray | None = None
         ignored: np.ndarray | None = None
+        objects = ObjectNumbers()
         for index, mask in enumerate(masks):
             path = self._paths[index]
             self._check_data(index, mask)
@@ -90,9 +113,15 @@ class LabelReader:
                     f"the mask has shape {inside.shape}, and {self._paths[0].name} has "
                     f"{labels.shape}; they must agree.",
                 )
-            np.copyto(labels, index + 1, where=inside)
+            if self._mapping.objects == OF_FILES:
+                self._overlap.add(path, inside & (labels == self._labels[index]))
+            if self._mapping.border:
+                objects.add(self._numbers(mask, inside))
+            np.copyto(labels, self._labels[index], where=inside)
         if labels is None:
             raise ValueError("A case needs at least one mask file.")
+        if self._mapping.border:
+            labels[objects.borders()] = len(self._mapping.names)
         if ignored is not None:
             labels[ignored] = IGNORED
         return labels
@@ -102,6 +131,8 @@ class LabelReader:
         for path, header in zip(self._paths, self._headers, strict=True):
             if header.remark:
                 self._note(path, header.remark)
+        for path, what in self._overlap.notes():
+            self._note(path, what)
         threshold = self._mapping.threshold
         if threshold is None:
             return
@@ -154,6 +185,13 @@ class LabelReader:
                 mask = mask * np.uint8(255 // most)  # White is white, in any number of bits.
             self._ranges[index].add(mask)
             return mask > threshold
+        if self._mapping.objects == OF_NUMBERS:
+            if mask.size and mask.min() < 0:
+                raise BadFileError(
+                    path,
+                    f"holds the value {mask.min()}; objects have numbers from 1, and 0 is none.",
+                )
+            return mask != 0
         seen = self._seen[index]
         seen.update(_unique_values(mask).tolist())
         values = np.array(sorted(seen))

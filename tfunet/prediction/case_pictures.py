@@ -13,7 +13,7 @@ from tfunet.data.image_files import read_mask
 from tfunet.data.shown_planes import shown_channels
 from tfunet.data.source import DataSource, RawCase
 from tfunet.files.atomic import writing
-from tfunet.predict.overlay_picture import write_errors
+from tfunet.prediction.overlay_picture import write_errors
 from tfunet.process.terminal import lines_of
 
 # Of cases in the order of their scores: with the worst, the median and the best.

@@ -11,7 +11,7 @@ import numpy as np
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import split_container
 from tfunet.files.atomic import replacing, writing
-from tfunet.predict.raster import Raster, written_to_array
+from tfunet.prediction.raster import Raster, written_to_array
 
 # A multiple of 16, as TIFF wants, and the size that readers of large images expect.
 TILE = 256

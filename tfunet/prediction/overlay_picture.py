@@ -1,7 +1,7 @@
 """Draws a prediction, and its errors, for a person to look at. Imports no TensorFlow."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -102,6 +102,14 @@ def write_errors(
     figure = draw_cases({title: shown}, names, width=ERRORS_WIDTH)
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=DOTS_PER_INCH)
+
+
+def write_confusion(path: Path, names: Sequence[str], counts: np.ndarray) -> None:
+    """Write a picture, .png, of a confusion matrix with these classes."""
+    from tfunet.data.confusion_figure import draw_confusion
+
+    with replacing(path) as partial:
+        draw_confusion(names, counts).savefig(partial, format="png", dpi=DOTS_PER_INCH)
 
 
 def _thinned(

@@ -11,18 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics
+from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics, has_lengths
 from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
-from tfunet.data.source import DataSource, RawCase, open_source
+from tfunet.data.source import DataSource, RawCase, made_by, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.home import expand_home
 from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
-from tfunet.learning.case_metrics import check_library, measure, tolerances
+from tfunet.learning.case_metrics import check_library, measure, of_objects, tolerances
+from tfunet.learning.confusion import (
+    BACKGROUND,
+    CONFUSION,
+    confusion_csv,
+    count_pairs,
+    region_counts,
+    region_table,
+)
 from tfunet.learning.dataset_scores import (
     COUNTS,
     RegionScores,
@@ -32,11 +40,12 @@ from tfunet.learning.dataset_scores import (
     score_rows,
     score_text,
 )
-from tfunet.predict.case_pictures import NUM_PICTURES, Cases, now_and_then
-from tfunet.predict.ensemble import Member
-from tfunet.predict.network import Network
-from tfunet.predict.overlay_picture import NO_DRAWING, drawing
-from tfunet.predict.run import Options, followed, predict
+from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
+from tfunet.prediction.code_images import write_image
+from tfunet.prediction.ensemble import Member
+from tfunet.prediction.network import Network
+from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
+from tfunet.prediction.run import Options, followed, predict
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
@@ -52,12 +61,14 @@ class Scored:
 
     Attributes:
         regions: Means over cases, and scores of the data set, of each region.
+        confusion: The voxels of each true label (rows) and each predicted one.
     """
 
     rows: tuple[dict[str, Any], ...]
     metrics: tuple[str, ...]
     path: Path
     cases: Cases
+    confusion: np.ndarray
 
     @property
     def regions(self) -> dict[str, RegionScores]:
@@ -115,14 +126,15 @@ def evaluate(
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
     chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
-    if not all(case.image_files for case in cases):
+    if not all(case.image_files for case in cases) and network.preparation is not None:
         raise ValueError(
-            f"The data set {source.name!r} is made in code. tfunet evaluate needs files: a folder, "
-            "msd, nnunet or csv."
+            f"The images of the data set {source.name!r} are made in code, and those of this run "
+            f"were read from files and prepared as {network.config.data!r} does. Name files, laid "
+            "out as a folder, msd, nnunet or csv; or train with a data set in code."
         )
     has_spacing = all(case.spacing is not None for case in cases)
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
-    if not has_spacing and any(metric.name not in ALWAYS for metric in wanted):
+    if not has_spacing and has_lengths(wanted):
         print("Distances and volumes of metrics are in pixels: no pixel size is known.")
     stems = [UNFIT.sub("_", source.case_ids[index]) for index in chosen]
     # Instead of labels alone, pictures show the errors, too.
@@ -131,12 +143,21 @@ def evaluate(
         source=source,
         indices=chosen,
         stems=stems,
-        predictions=_predicted(run, source, stems, cases, network, out / "predictions", plain),
+        predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []
+    confusion = np.zeros((source.num_classes,) * 2, np.int64)
     for at in now_and_then(range(len(chosen)), "Scored"):
         name, raw, labels = scored_cases.read(at)
-        rows += _rows(name, raw, labels, source, in_units, has_spacing=has_spacing)
+        try:
+            pairs = count_pairs(raw.mask, labels, source.num_classes)
+        except ValueError as error:
+            raise ValueError(
+                f"{scored_cases.predictions[at]}: {error}. Remove the file."
+            ) from error
+        objects = _objects(source, chosen[at], raw, in_units)
+        rows += _rows(name, raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
+        confusion += pairs
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
     header = (*COLUMNS, *extra)
@@ -145,7 +166,11 @@ def evaluate(
             csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
         ]
         write_atomic(path, csv_line(header) + "".join(lines))
-    result = Scored(rows=tuple(rows), metrics=extra, path=path, cases=scored_cases)
+    result = Scored(
+        rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
+    )
+    with writing(out / CONFUSION):
+        write_atomic(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
     _write_regions(out / "region_scores.csv", result.regions)
     return result
 
@@ -245,9 +270,11 @@ def _trained_on(member: Member, source: DataSource) -> set[int]:
     folder = RunFolder(member.run)
     files = set((folder.read_data() or {}).get("training_files") or ())
     trained = {index for index, path in enumerate(source.paths()) if path in files}
-    # By their names too: the data may have moved with the run.
-    own = member.network.config.data_options.get("root")
-    if own is not None and expand_home(own).resolve() == source.root.resolve():
+    # By their names too: the data may have moved with the run, or are made in code.
+    config = member.network.config
+    own = config.data_options.get("root")
+    is_same = own is not None and expand_home(own).resolve() == source.root.resolve()
+    if is_same or source.made_by == made_by(config.data, config.data_options):
         names = set((folder.read_split() or {}).get("train", ()))
         trained |= {index for index, name in enumerate(source.case_ids) if name in names}
     return trained
@@ -256,13 +283,17 @@ def _trained_on(member: Member, source: DataSource) -> set[int]:
 def _predicted(
     run: Path,
     source: DataSource,
+    indices: Sequence[int],
     names: Sequence[str],
     cases: Sequence[RawCase],
     network: Network,
     out: Path,
     options: Options,
 ) -> list[Path]:
-    """Predict the cases, those with the same pixel size together."""
+    """Predict the cases, those with the same pixel size together.
+
+    Images that are made in code are written first.
+    """
     prepared = network.preparation or {}
     by_size: dict[tuple[float, ...] | None, list[int]] = {}
     for at, raw in enumerate(cases):
@@ -273,30 +304,48 @@ def _predicted(
         by_size.setdefault(size, []).append(at)
     files: dict[int, Path] = {}
     for size, members in by_size.items():
-        images = [
-            ",".join(str(source.root / file) for file in cases[at].image_files) for at in members
-        ]
+        images = []
+        for at in members:
+            paths = [source.root / file for file in cases[at].image_files]
+            if not paths:
+                image = raw_case(source, indices[at]).image
+                paths = [write_image(image, out / "images", names[at])]
+            images.append(",".join(map(str, paths)))
         sized = replace(options, pixel_size=size) if size is not None else options
-        made = predict(run, images, out, sized, names=[names[at] for at in members])
+        made = predict(
+            run,
+            images,
+            out / "predictions",
+            sized,
+            names=[names[at] for at in members],
+            is_prepared=not any(cases[at].image_files for at in members),
+        )
         files.update(zip(members, made, strict=True))
     return [files[at] for at in range(len(cases))]
+
+
+def _objects(
+    source: DataSource, index: int, raw: RawCase, metrics: Sequence[CaseMetric]
+) -> np.ndarray | None:
+    return source.objects(index, raw.mask.shape) if of_objects(metrics) else None
 
 
 def _rows(
     name: str,
     raw: RawCase,
     labels: np.ndarray,
+    pairs: np.ndarray,
     source: DataSource,
     metrics: Sequence[CaseMetric],
+    objects: np.ndarray | None,
     *,
     has_spacing: bool,
 ) -> list[dict[str, Any]]:
     rows = []
-    for region, members in source.regions.items():
+    by_region = region_counts(pairs, region_table(source.num_classes, source.regions)).astype(int)
+    for (region, members), counts in zip(source.regions.items(), by_region, strict=True):
         predicted, truth = np.isin(labels, members), np.isin(raw.mask, members)
-        both = predicted & truth
-        counts = np.array([both.sum(), (predicted & ~both).sum(), (truth & ~both).sum()])
-        values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None)
+        values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None, objects)
         rows.append(
             {
                 "case": name,
@@ -325,10 +374,12 @@ def _mean_text(values: Sequence[float]) -> str:
 
 
 def draw_errors(scored: Scored, *, every: bool) -> None:
-    """Draw scored cases with their errors, every one or some, beside their scores."""
+    """Draw the confusion matrix, and cases with their errors, every one or some."""
     if drawing() is None:
         print(NO_DRAWING)
         return
+    names = (BACKGROUND, *scored.cases.source.label_names().values())
+    write_confusion(scored.path.with_name("confusion.png"), names, scored.confusion)
     most = len(scored.cases.indices) if every else NUM_PICTURES
     scored.cases.draw(scored.rows, scored.path.parent / "errors", most=most)
 

@@ -8,8 +8,8 @@ from typing import Any
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import content_files
 from tfunet.files.typed import RecordError, read_json
-from tfunet.predict.inputs import parts_of
-from tfunet.predict.output import (
+from tfunet.prediction.inputs import parts_of
+from tfunet.prediction.output import (
     SUFFIXES,
     check_format,
     default_format,

@@ -10,8 +10,8 @@ import numpy as np
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.tiles import bands, blended
-from tfunet.predict.ensemble import Member, load_members
-from tfunet.predict.run import predictor
+from tfunet.prediction.ensemble import Member, load_members
+from tfunet.prediction.run import predictor
 from tfunet.record import RunFolder
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from tfunet.config.augmentation import chosen_axes, read_augmentation
 from tfunet.learning.outputs import Outputs
-from tfunet.predict.network import Facts, Forward, Network, load_network
-from tfunet.predict.prepare import Preparation, preparation
+from tfunet.prediction.network import Facts, Forward, Network, load_network
+from tfunet.prediction.prepare import Preparation, preparation
 from tfunet.record import RunFolder
 
 

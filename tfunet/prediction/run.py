@@ -23,22 +23,22 @@ from tfunet.files.regular import remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.outputs import Outputs
-from tfunet.predict import output
-from tfunet.predict.best_file import BEST, read_best
-from tfunet.predict.cleaning import Cleaning
-from tfunet.predict.ensemble import (
+from tfunet.prediction import output
+from tfunet.prediction.best_file import BEST, read_best
+from tfunet.prediction.cleaning import Cleaning
+from tfunet.prediction.ensemble import (
     Member,
     joint_facts,
     joint_patch,
     load_members,
     mean_probabilities,
 )
-from tfunet.predict.inputs import find_images
-from tfunet.predict.jobs import Job, identity_of, is_finished, plan_jobs
-from tfunet.predict.network import Facts, Forward, Network
-from tfunet.predict.overlay_picture import NO_DRAWING, drawing, write_overlay
-from tfunet.predict.prepare import Preparation, check_memory
-from tfunet.predict.raster import RawFile, raster_of
+from tfunet.prediction.inputs import find_images
+from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
+from tfunet.prediction.network import Facts, Forward, Network
+from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_overlay
+from tfunet.prediction.prepare import Preparation, check_memory
+from tfunet.prediction.raster import RawFile, raster_of
 from tfunet.process.terminal import counted, lines_of
 from tfunet.record import LOCK, RunFolder
 
@@ -122,15 +122,17 @@ def predict(
     options: Options,
     *,
     names: Sequence[str] | None = None,
+    is_prepared: bool = False,
 ) -> list[Path]:
     """Predict images with a run's network; return the files with their labels.
 
     Args:
         run: Folder of a finished run, or of a study with a best.json.
-        images: Paths, folders and patterns, as `tfunet.predict.inputs.find_images` reads them.
+        images: Paths, folders and patterns, as `tfunet.prediction.inputs.find_images` reads them.
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
         names: A name for each prediction, where each image is a path; by default that of the image.
+        is_prepared: Whether the images are as the code of the run's data set prepares them.
 
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
@@ -158,7 +160,7 @@ def predict(
     forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
     # Fails before anything is written if a network does not take the window.
     forward_of(tilings[0].window)
-    for line in _warnings(members, options, facts, halo):
+    for line in _warnings(members, options, facts, halo, is_prepared=is_prepared):
         print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -292,7 +294,12 @@ def _tiling(
 
 
 def _warnings(
-    members: Sequence[Member], options: Options, facts: Facts | None, halo: tuple[int, ...] | None
+    members: Sequence[Member],
+    options: Options,
+    facts: Facts | None,
+    halo: tuple[int, ...] | None,
+    *,
+    is_prepared: bool,
 ) -> list[str]:
     """Return what the user must know about this prediction."""
     lines = []
@@ -300,7 +307,7 @@ def _warnings(
     without = [str(member.run) for member in members if not member.mirrored]
     if 0 < len(without) < len(members):
         lines.append(f"not mirrored, since trained without flips: {', '.join(without)}.")
-    if network.preparation is None:
+    if network.preparation is None and not is_prepared:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
             "its own, which does not run here: images are taken as they are stored."

@@ -8,7 +8,9 @@ from typing import Any, final
 
 from tfunet.files.atomic import write_atomic
 from tfunet.files.typed import Count, Positive, RecordError, read_json, typed
-from tfunet.predict.cleaning import Cleaning
+from tfunet.prediction.cleaning import Cleaning
+from tfunet.process.terminal import lines_of
+from tfunet.record import RunFolder
 
 BEST = "best.json"
 CONTENT = {
@@ -87,3 +89,22 @@ def read_best(study: Path) -> Best | None:
         cleaning=Cleaning(largest=tuple(values["largest"]), min_voxels=sizes),
         label_names=names,
     )
+
+
+def check_run(folder: Path) -> None:
+    """Raise ValueError for what is no folder of a run, before TensorFlow is imported."""
+    run = RunFolder(folder)
+    if not run.path.is_dir():
+        raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
+    if run.read_config() is None and not (run.path / BEST).exists():
+        raise ValueError(
+            f"{run.path} holds no run: it has no config.json. Nor has it the {BEST} of a study, "
+            "which tfunet best writes."
+        )
+
+
+def say_best(run: Path) -> None:
+    """Print what best.json stands for, where it is followed."""
+    best = None if (run / "config.json").exists() else read_best(run)
+    if best is not None:
+        print(lines_of(f"{run / BEST}: {best}"), flush=True)
