@@ -28,6 +28,7 @@ from tfunet.data.cache import build_cache
 from tfunet.data.generated.phantoms import cells, tumours
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.split import split_cases
+from tfunet.data.task import Task
 from tfunet.learning import optimizers
 from tfunet.loop import run
 from tfunet.models.make import make_model
@@ -131,7 +132,7 @@ def fit_model(config, clock):
     )
     model.compile(
         optimizer=optimizers.make(config, 1, steps_per_epoch),
-        loss=make_loss(config, ()),
+        loss=make_loss(Task(config=config, source=source, patch=source.patch), ()),
         jit_compile=config.xla,
     )
     model.fit(

@@ -54,6 +54,7 @@ WITHOUT_TENSORFLOW = (
         "learning/case_metrics",
         "learning/confusion",
         "learning/dataset_scores",
+        "learning/region_labels",
         "learning/scores",
         "models/__init__",
         "models/files",

@@ -36,6 +36,11 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
         ({"validation_share": 1.0}, "between 0 and 1"),
         ({"learning_rate": 0.0}, "positive"),
         ({"precision": "float8"}, "Known: float32"),
+        ({"outputs": "region"}, "Did you mean 'regions'"),
+        (
+            {"outputs": "regions", "metrics": ("dice", "accuracy")},
+            "outputs = 'regions' cannot be combined with the metric 'accuracy'",
+        ),
         ({"patch": (4,)}, "2 or 3 positive sizes"),
         ({"split": (2,)}, "each of the 2 or 3 axes"),
         ({"split": (1, 2, 1), "patch": (8, 8)}, "has 3 numbers, and a sample of shape"),

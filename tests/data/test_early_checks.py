@@ -45,6 +45,10 @@ def folder(tmp_path):
         ({"model": "cicek3d"}, "cicek3d is a 3D network"),
         ({"model_options": {"encoder": "MobilNetV2"}}, "Did you mean 'MobileNetV2'"),
         ({"model_options": {"encoder": "MobileNetV2", "encoder_intensity": "byte"}}, "'bytes'"),
+        (
+            {"outputs": "regions", "loss_options": {"class_weights": [1, 2]}},
+            "class_weights weigh classes, and with outputs = 'regions'",
+        ),
         ({"tiling": [2, 1]}, "cannot be combined with loss = 'dice_crossentropy', which is not"),
         (
             {"tournament": {"trainers": 3, "round_steps": 1, "partition": True}},
@@ -109,3 +113,25 @@ def test_a_patch_far_beyond_its_images_and_a_data_set_without_a_name_are_refused
     source = open_source("folder", options)
     with pytest.raises(ValueError, match="name of a data set must be a text, got None"):
         dataclasses.replace(source, name=None)
+
+
+@pytest.mark.parametrize(
+    ("regions", "message"),
+    [
+        ({"a": ["x", "y"], "b": ["y", "z"]}, "'a' and 'b' overlap, and neither lies in the other"),
+        ({"all": ["x", "y"], "x": ["x"], "y": ["y"]}, "every class of 'all' is in a region inside"),
+    ],
+)
+def test_regions_that_a_network_cannot_predict(regions, message, folder):
+    classes = {"x": 255, "y": 1, "z": 2}
+    options = {**DATA, "root": str(folder), "masks": "{case}_m.png", "classes": classes}
+    table = {"data": "folder", "data_options": {**options, "regions": regions}}
+    check_early(from_dict(table))  # They are scored.
+    with pytest.raises(ValueError, match=message):
+        check_early(from_dict({**table, "outputs": "regions"}))
+
+
+def test_numbers_to_predict_are_no_regions():
+    table = {"data": "universes", "model": "cosmoflow", "outputs": "regions"}
+    with pytest.raises(ValueError, match="needs masks, and the data set 'universes' has numbers"):
+        check_early(from_dict({**table, "loss": "MeanSquaredError"}))

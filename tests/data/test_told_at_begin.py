@@ -9,6 +9,7 @@ from tfunet.data.class_weights import class_weights
 from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.told_at_begin import told_at_begin
+from tfunet.learning.outputs import ClassOutputs
 from tfunet.prediction.network import Network
 
 CLASSES = {"sky": 0, "road": [3, 4], "background": []}
@@ -56,6 +57,19 @@ def test_class_weights_are_named(config):
         check_early(config(loss_options={"class_weights": [1.0, 10.0]}))
 
 
+def test_it_is_told_how_regions_are_written(config):
+    classes = {"necrosis": 1, "edema": 2, "solid": 3, "enhancing": 4}
+    regions = {"whole": list(classes), "core": ["necrosis", "solid", "enhancing"]}
+    made = config(classes, outputs="regions")
+    made.data_options["regions"] = {**regions, "enhancing": ["enhancing"]}
+    assert told(made) == [
+        "Regions are written into masks in this order: whole as 2 edema, core as 1 necrosis, "
+        "enhancing as 4 enhancing. Never written, since no region tells it apart: 3 solid."
+    ]
+    (line,) = told(config(outputs="regions"))
+    assert line == "Regions are written into masks in this order: sky as 1 sky, road as 2 road."
+
+
 def test_a_prediction_names_classes_and_their_values_in_masks(config, tmp_path):
     def classes(config, names, values):
         network = Network(
@@ -63,6 +77,7 @@ def test_a_prediction_names_classes_and_their_values_in_masks(config, tmp_path):
             path=tmp_path / "model.keras",
             channels=1,
             num_classes=3,
+            outputs=ClassOutputs(num_classes=3),
             patch=(32, 32),
             preparation=None,
             names=names,

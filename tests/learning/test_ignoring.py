@@ -9,6 +9,7 @@ from tfunet.config.case_metrics import PLAIN, case_metrics
 from tfunet.learning import LOSSES, losses
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.ignoring import background_where_ignored, ignore_in_loss
+from tfunet.learning.outputs import ClassOutputs
 from tfunet.learning.scoring import RegionScoring
 
 IGNORED = 255
@@ -64,7 +65,8 @@ def test_neither_loss_nor_gradient_depends_on_them(name, options, channels):
 
 
 def test_no_score_counts_them():
-    scoring = RegionScoring(num_classes=2, regions={"cell": (1,)}, ignored=IGNORED)
+    outputs = ClassOutputs(num_classes=2)
+    scoring = RegionScoring(outputs=outputs, num_classes=2, regions={"cell": (1,)}, ignored=IGNORED)
     fed = {
         "mask": tf.constant(MASK),
         "core_start": tf.zeros((2, 2), tf.int32),

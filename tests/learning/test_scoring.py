@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfunet.learning.outputs import ClassOutputs, RegionOutputs
 from tfunet.learning.scoring import RegionScoring, TargetScoring
 
 TARGETS = {"mass": (1.0, -0.5), "age": (0.0, 2.0)}
@@ -49,8 +50,29 @@ def test_the_parts_of_a_core_add_up_to_the_core():
     np.testing.assert_allclose(parts, sums([1, 0], [7, 5]), rtol=1e-15)
 
 
+def test_regions_of_a_network_of_regions_are_counted_from_its_labels():
+    regions = {"whole": (1, 2), "core": (2,)}
+    scoring = RegionScoring(
+        outputs=RegionOutputs(regions=regions), num_classes=3, regions=regions, ignored=255
+    )
+    batch = {
+        "mask": tf.constant([[[1, 2], [255, 0]]], tf.uint8),
+        "core_start": tf.constant([[0, 0]]),
+        "core_stop": tf.constant([[2, 2]]),
+        "valid": tf.ones(1),
+    }
+    logits = tf.constant([[[[1.0, -1.0], [1.0, -1.0]], [[9.0, 9.0], [-1.0, 1.0]]]])
+    np.testing.assert_array_equal(scoring.labels(logits, batch), [[[1, 1], [0, 2]]])
+    sums = scoring.case_sums(scoring.sums(logits, batch).numpy())
+    np.testing.assert_array_equal(sums, [[[2, 1, 0, 4], [0, 1, 1, 4]]])
+
+
 def test_regions_are_counted_and_listed_by_case():
-    scoring = RegionScoring(num_classes=3, regions={"cell": (1, 2), "border": (2,)})
+    scoring = RegionScoring(
+        outputs=ClassOutputs(num_classes=3),
+        num_classes=3,
+        regions={"cell": (1, 2), "border": (2,)},
+    )
     logits = tf.one_hot([[[1, 0], [2, 2]]], 3)
     batch = {
         "mask": tf.constant([[[1, 1], [2, 0]]], tf.uint8),

@@ -11,6 +11,7 @@ from threads import Threads
 
 from tfunet.learning import LOSSES, losses
 from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.region_loss import RegionLoss
 from tfunet.models import isensee, presets, unet
 from tfunet.parallel.losses import split_loss
 from tfunet.parallel.mesh import Mesh, part_bounds
@@ -188,12 +189,18 @@ class Largest(keras.Loss):
         return tf.reduce_max(flat, axis=1)
 
 
+def of_regions(name):
+    return RegionLoss(losses.make(name, {}), [(1, 2), (2,), (1,)], 3, name=f"{name}_of_regions")
+
+
 @pytest.mark.parametrize(
     ("loss", "gathers", "ignored"),
     [
         # The largest values and the centre lines are those of the whole sample.
         *((losses.make(name, {}), "topk" in name or name == "cldice", None) for name in LOSSES),
         (losses.make("tversky", {"background": True}), False, None),
+        (of_regions("dice_crossentropy"), False, None),
+        (of_regions("cldice"), True, None),
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, None),
         (SquaredError(), False, None),
         (Largest(), True, None),

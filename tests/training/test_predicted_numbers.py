@@ -12,6 +12,7 @@ from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.data.task import open_task
 from tfunet.learning import losses
+from tfunet.learning.outputs import ClassOutputs
 from tfunet.loop import run
 from tfunet.models import cosmoflow, unet
 from tfunet.prediction.network import load_network
@@ -103,6 +104,6 @@ def test_what_is_for_masks_is_refused(build, loss, message):
             losses.make(loss, {}),
             image=IMAGE,
             truth=np.zeros((1, 3), "float32"),
-            num_classes=1,
+            outputs=ClassOutputs(num_classes=1),
             targets=NAMES,
         )

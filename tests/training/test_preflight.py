@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfunet.learning import losses
+from tfunet.learning.outputs import ClassOutputs, RegionOutputs
+from tfunet.learning.region_loss import RegionLoss
 from tfunet.models.make import make_model
 from tfunet.training import preflight
 
@@ -19,9 +21,13 @@ def net(*layers):
     return keras.Sequential([keras.Input((8, 8, 1)), *layers])
 
 
-def look(model, loss="dice", num_classes=3, **options):
+def look(model, loss="dice", num_classes=3, outputs=None, **options):
     return preflight.inspect(
-        model, losses.make(loss, options), image=IMAGE, truth=MASK, num_classes=num_classes
+        model,
+        losses.make(loss, options),
+        image=IMAGE,
+        truth=MASK,
+        outputs=outputs or ClassOutputs(num_classes=num_classes),
     )
 
 
@@ -182,13 +188,58 @@ def test_loss_that_misreads_the_output_is_refused(loss, options, message):
         look(net(conv()), loss, **options)
 
 
+REGIONS = RegionOutputs(regions={"whole": (1, 2), "core": (2,)})
+
+
+def look_at_regions(model, each):
+    loss = RegionLoss(each, list(REGIONS.regions.values()), num_classes=3)
+    return preflight.inspect(model, loss, image=IMAGE, truth=MASK, outputs=REGIONS)
+
+
+def test_a_network_of_regions_has_a_logit_for_each():
+    binary = keras.losses.BinaryCrossentropy(from_logits=True)
+    for each in (losses.make("dice", {}), binary):
+        assert look_at_regions(net(conv(2)), each).output_shape == (8, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("channels", "activation", "each", "message"),
+    [
+        (3, None, losses.make("dice", {}), r"3 channels; the data has 2 regions \(whole, core\)"),
+        (2, "sigmoid", losses.make("dice", {}), "looks like probabilities"),
+        (2, None, losses.make("dice", {"reduction": "sum"}), "reduction"),
+        (2, None, keras.losses.BinaryCrossentropy(), "from_logits = true"),
+        (2, None, keras.losses.MeanSquaredError(), "compares numbers"),
+    ],
+)
+def test_what_does_not_fit_regions_is_refused(channels, activation, each, message):
+    with pytest.raises(ValueError, match=message):
+        look_at_regions(net(conv(channels, activation=activation)), each)
+
+
+def test_sigmoids_of_regions_are_told_by_their_values_too():
+    model = last_op(keras.ops.hard_sigmoid, 2)
+    with pytest.raises(ValueError, match="looks like probabilities"):
+        look_at_regions(model, losses.make("dice", {}))
+
+
+def test_a_loss_that_mixes_regions_and_samples_is_refused():
+    with pytest.raises(ValueError, match="a value for each sample"):
+        look_at_regions(net(conv(2)), OwnLoss(lambda true, predicted: keras.ops.mean(predicted)))
+    mixing = OwnLoss(lambda true, predicted: keras.ops.mean(predicted, (1, 2, 3)) / true.shape[0])
+    with pytest.raises(ValueError, match="in a batch of two"):
+        look_at_regions(net(conv(2)), mixing)
+
+
 def test_loss_that_mixes_samples_is_refused():
     class OneNumber(keras.Loss):
         def call(self, y_true, y_pred):
             return keras.ops.mean(y_pred)
 
     with pytest.raises(ValueError, match="a value for each sample"):
-        preflight.inspect(net(conv()), OneNumber(), image=IMAGE, truth=MASK, num_classes=3)
+        preflight.inspect(
+            net(conv()), OneNumber(), image=IMAGE, truth=MASK, outputs=ClassOutputs(num_classes=3)
+        )
 
 
 def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
@@ -209,6 +260,7 @@ def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
 PEAK = """
 import numpy as np, tensorflow as tf, keras
 from tfunet.learning import losses
+from tfunet.learning.outputs import ClassOutputs
 from tfunet.training import preflight
 size, channels, depth = 64, 16, 12
 image = keras.Input((size, size, 1))
@@ -222,7 +274,7 @@ preflight.inspect(
     losses.make("dice", {}),
     image=np.random.default_rng(0).normal(size=(8, size, size, 1)).astype("float32"),
     truth=np.zeros((8, size, size), "int32"),
-    num_classes=2,
+    outputs=ClassOutputs(num_classes=2),
 )
 peak = tf.config.experimental.get_memory_info("CPU:0")["peak"] - begun
 print(peak / (8 * size * size * channels * 4))
@@ -264,7 +316,9 @@ TRUTH = np.random.default_rng(1).integers(0, 2, MASK.shape)
 
 def look_at_loss(compute, channels=1):
     model = net(conv(channels))
-    return preflight.inspect(model, OwnLoss(compute), image=IMAGE, truth=TRUTH, num_classes=2)
+    return preflight.inspect(
+        model, OwnLoss(compute), image=IMAGE, truth=TRUTH, outputs=ClassOutputs(num_classes=2)
+    )
 
 
 @pytest.mark.parametrize(

@@ -236,6 +236,7 @@ def _compare(
         for number, configuration in enumerate(configurations)
     }
     source = networks[0, False].source
+    labels_of = networks[0, False].first.network.outputs.most_probable
     ways = _ways([networks[at, False].first.network.patch for at in range(len(first))], mirror)
     cases: dict[Way, list[Case]] = {way: [] for way in ways}
     alone: dict[Way, list[np.ndarray]] = {}
@@ -253,14 +254,15 @@ def _compare(
             means[number, flag] = np.mean(each, 0, dtype=np.float32)
             if len(runs) > 1:
                 of_runs = [
-                    _compare_case([probabilities], mask, source).dice(Cleaning())
+                    _compare_case(labels_of(probabilities), mask, source).dice(Cleaning())
                     for probabilities in each
                 ]
                 way = Way(configurations=(number,), mirror=flag)
                 alone.setdefault(way, []).append(np.mean(of_runs, 0))
         for way in ways:
             together = [means[at, way.mirror] for at in way.configurations]
-            cases[way].append(_compare_case(together, mask, source))
+            mean = np.mean(together, 0, dtype=np.float32)
+            cases[way].append(_compare_case(labels_of(mean), mask, source))
     return Comparison(
         names=tuple(configuration.name for configuration in configurations),
         regions=tuple(source.regions),
@@ -273,11 +275,8 @@ def _compare(
     )
 
 
-def _compare_case(
-    probabilities: Sequence[np.ndarray], mask: np.ndarray, source: DataSource
-) -> Case:
-    """Return the labels of the mean of probabilities against a mask."""
-    labels = np.mean(probabilities, 0, dtype=np.float32).argmax(-1).astype(np.uint8)
+def _compare_case(labels: np.ndarray, mask: np.ndarray, source: DataSource) -> Case:
+    """Return predicted labels against a mask."""
     if source.ignored is not None:
         labels[mask == source.ignored] = 0
     return compare(labels, mask, tuple(source.regions.values()), source.num_classes)

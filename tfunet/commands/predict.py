@@ -103,7 +103,9 @@ def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
         "of the masks that the run was trained on",
     )
     parser.add_argument(
-        "--probabilities", action="store_true", help="write the probability of each class too"
+        "--probabilities",
+        action="store_true",
+        help="write the probability of each class or region too",
     )
     parser.add_argument(
         "--pixel_size",

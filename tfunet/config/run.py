@@ -11,6 +11,7 @@ import msgspec
 
 from tfunet.config import memory, sections, tournament
 from tfunet.config.augmentation import read_augmentation
+from tfunet.config.case_metrics import keras_metrics
 from tfunet.files.typed import FieldError, check_known_fields
 from tfunet.geometry.parts import check_split
 
@@ -54,6 +55,12 @@ class RunConfig(
             raise ValueError(
                 "xla and split exclude each other: the exchange between devices cannot be "
                 "compiled. Leave out one of them."
+            )
+        if self.has_regions and keras_metrics(self.metrics):
+            raise ValueError(
+                f"outputs = 'regions' cannot be combined with the metric "
+                f"{keras_metrics(self.metrics)[0]!r}: metrics of Keras compare one label of a "
+                "pixel with its logits. Name metrics of whole cases, such as 'dice' and 'hd95'."
             )
         if self.tournament:
             self._check_tournament()
@@ -178,13 +185,15 @@ class RunConfig(
         return json.dumps(self.values(), indent=1)
 
     def values(self) -> dict[str, Any]:
-        """Return all keys, without those of tournament, tiling and shared cores if it has none."""
+        """Return all keys, without those of later versions that have their defaults."""
         values = asdict(self)
         for key in ("tournament", "tiling", "share_cores"):
             if not values[key]:
                 del values[key]
-        if self.batch_norm == "micro_batch":  # As before there was a choice.
-            del values["batch_norm"]
+        # As before there was a choice.
+        for key, only in (("batch_norm", "micro_batch"), ("outputs", "classes")):
+            if values[key] == only:
+                del values[key]
         return values
 
 

@@ -13,6 +13,7 @@ from tfunet.config.augmentation import read_augmentation
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.refs import check_known
 
+OUTPUTS = ("classes", "regions")
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
 RATE_SCHEDULES = ("cosine", "polynomial")
@@ -71,6 +72,8 @@ class ModelKeys(Section):
         model: A name that `tfunet models` lists, 'package.module:build', 'file.py:build' or a
             .keras file.
         model_options: Keyword arguments for the function that builds the model.
+        outputs: What the channels of the network's output stand for: "classes", whose softmax are
+            the probabilities, or "regions", those of the data set, each with its own sigmoid.
         initial_weights: A .keras file, such as `model.keras` of another run. Each layer begins
             with the weights of the layer with its name and shapes in there, the others with
             random ones.
@@ -78,7 +81,16 @@ class ModelKeys(Section):
 
     model: str = fixed("unet")
     model_options: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
+    outputs: str = fixed("classes")
     initial_weights: str | None = fixed(None)
+
+    def _check(self) -> None:
+        check_known("outputs", self.outputs, OUTPUTS)
+
+    @property
+    def has_regions(self) -> bool:
+        """Whether the network has an output for each region."""
+        return self.outputs == "regions"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.cache import check_cache
-from tfunet.data.class_weights import KEY, check_form, class_weights
+from tfunet.data.class_weights import KEY, check_form, class_weights, given_weights
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
@@ -69,6 +69,11 @@ def check_model(config: RunConfig) -> None:
         check_form(config)
         others = {name: value for name, value in config.loss_options.items() if name != KEY}
         check_option_types("loss", config.loss, others, types)
+    if config.has_regions and given_weights(config):
+        raise ValueError(
+            "class_weights weigh classes, and with outputs = 'regions' the loss compares each "
+            "region with all that is outside. Leave out one of them."
+        )
     if config.initial_weights is not None:
         check_initial_weights(config.initial_weights)
     if config.model not in MODELS:
@@ -127,7 +132,7 @@ def check_network(config: RunConfig, opened: Callable[..., DataSource] = open_so
         config.model,
         config.model_options,
         image_shape=(*spatial, task.source.channels),
-        num_classes=task.source.num_outputs,
+        num_classes=task.num_outputs,
     )
 
 

@@ -11,6 +11,7 @@ from tfunet.data.cache import build_cache, cache_folder
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.parts import check_split
+from tfunet.learning.region_labels import region_labels
 from tfunet.process.terminal import decoding_bar
 
 
@@ -22,6 +23,11 @@ class Task:
     config: RunConfig
     source: DataSource
     patch: tuple[int, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        """Channels of the model's output: one for each class, region or number to predict."""
+        return len(self.source.regions) if self.config.has_regions else self.source.num_outputs
 
     def augmentation(self) -> Augmentation:
         """Return the random changes of the samples.
@@ -66,6 +72,8 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
             f"tiling={list(config.tiling)} needs masks, and the data set {source.name!r} has "
             f"numbers to predict: {', '.join(source.targets)}. Leave out tiling, or use split."
         )
+    if config.has_regions:
+        _check_regions(config, source)
     check_monitors(
         config,
         source.regions,
@@ -76,3 +84,13 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
     check_split(config.split, patch)
     check_split(config.tiling, patch, "tiling")
     return Task(config=config, source=source, patch=patch)
+
+
+def _check_regions(config: RunConfig, source: DataSource) -> None:
+    """Raise ValueError for what has no regions that a network could predict."""
+    if source.targets:
+        raise ValueError(
+            f"outputs = 'regions' needs masks, and the data set {source.name!r} has numbers to "
+            f"predict: {', '.join(source.targets)}. Leave it out."
+        )
+    region_labels(source.regions)

@@ -25,6 +25,7 @@ from tfunet.data.source import open_source
 from tfunet.exit_codes import CheckFailedError
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
+from tfunet.learning.outputs import Outputs
 from tfunet.models.keras_errors import cause_line
 from tfunet.prediction.inputs import find_images
 from tfunet.prediction.network import Network, load_network
@@ -114,7 +115,7 @@ def export_network(
         path = Path(folder) / FILES[file_format]
         _write(model, file_format, path, windows.shape[1:])
         logits = _run_apart(file_format, path, windows, Path(folder))
-        exported = _compared(out / path.name, names, expected, logits)
+        exported = _compared(out / path.name, names, network.outputs, expected, logits)
         _replace(path, exported.path)
     facts = _facts(network, file_format, size, exported, num_logits=expected.shape[-1])
     write_atomic(out / FACTS, json.dumps({"run": str(run), **facts}, indent=1) + "\n")
@@ -318,7 +319,11 @@ def _run_apart(file_format: str, path: Path, windows: np.ndarray, folder: Path) 
 
 
 def _compared(
-    path: Path, names: tuple[str, ...], expected: np.ndarray, logits: np.ndarray
+    path: Path,
+    names: tuple[str, ...],
+    outputs: Outputs,
+    expected: np.ndarray,
+    logits: np.ndarray,
 ) -> Exported:
     """Return what was proved; CheckFailedError where the two differ by more than rounding."""
     bound = TOLERANCE * max(1.0, float(np.abs(expected).max()))
@@ -333,7 +338,7 @@ def _compared(
             f"The exported file and the network of the run differ by {difference:.1e} on "
             f"{', '.join(names)}, and at most {bound:.1e} is rounding. The file is not kept."
         )
-    ours, theirs = _labels(expected), _labels(logits)
+    ours, theirs = outputs.labels(expected).numpy(), outputs.labels(logits).numpy()
     return Exported(
         path=path,
         names=names,
@@ -343,10 +348,6 @@ def _compared(
         num_voxels=ours.size,
         num_other_labels=int((ours != theirs).sum()),
     )
-
-
-def _labels(logits: np.ndarray) -> np.ndarray:
-    return logits[..., 0] > 0 if logits.shape[-1] == 1 else logits.argmax(-1)
 
 
 def _replace(path: Path, target: Path) -> None:
@@ -379,12 +380,13 @@ def _facts(
             "name": "logits" if file_format == "onnx" else "output_0",
             "dtype": "float32",
             "shape": [None, *window, num_logits],
-            "probabilities": "sigmoid" if num_logits == 1 else "softmax",
+            "probabilities": "sigmoid" if num_logits == 1 else network.outputs.function,
         },
         "labels": {
             "0": "background",
             **{str(label): name.removeprefix(f"{label} ") for label, name in names},
         },
+        **network.outputs.as_json(),
         "preparation": network.preparation,
         "compared": {
             "images": list(exported.names),

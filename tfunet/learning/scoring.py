@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from tfunet.learning import scores
 from tfunet.learning.confusion import region_counts, region_table
-from tfunet.learning.counting import count, predicted_labels
+from tfunet.learning.counting import count
 from tfunet.learning.dataset_scores import dataset_score, mean_of_defined
 from tfunet.learning.ignoring import background_where_ignored
+from tfunet.learning.outputs import Outputs
 
 
 class Scoring(Protocol):
@@ -66,9 +67,11 @@ class RegionScoring:
     Those of a window are its confusion matrix, from which they follow, and its ignored voxels.
 
     Args:
+        outputs: How a model's output becomes labels.
         ignored: Label of the voxels that no score counts.
     """
 
+    outputs: Outputs
     num_classes: int
     regions: Mapping[str, tuple[int, ...]]
     ignored: int | None = None
@@ -83,7 +86,7 @@ class RegionScoring:
         return len(self.regions), 4
 
     def sums(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        labels, num_classes = predicted_labels(output), self.num_classes
+        labels, num_classes = self.outputs.labels(output), self.num_classes
         places = (batch[name] for name in ("core_start", "core_stop", "valid"))
         return count(labels, batch["mask"], num_classes, *places)
 
@@ -98,7 +101,7 @@ class RegionScoring:
 
     def labels(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
         """Return the predicted labels; 0 where no score counts a voxel."""
-        labels = predicted_labels(output)
+        labels = self.outputs.labels(output)
         if self.ignored is None:
             return labels
         return background_where_ignored(batch["mask"], labels, self.ignored)[1]

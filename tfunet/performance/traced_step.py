@@ -68,7 +68,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
             "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
         )
     keras.config.set_dtype_policy(config.precision)
-    loss = make_loss(config, class_weights(config, task.source))
+    loss = make_loss(task, class_weights(config, task.source))
     model = compiled_model(task, loss)
     samples = config.replica_samples // config.accumulation
     image = tf.TensorSpec((samples, *task.patch, task.source.channels), tf.float32)

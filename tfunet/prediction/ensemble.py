@@ -10,7 +10,8 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.config.augmentation import chosen_axes, read_augmentation
-from tfunet.prediction.network import Facts, Forward, Network, load_network, probabilities
+from tfunet.learning.outputs import Outputs
+from tfunet.prediction.network import Facts, Forward, Network, load_network
 from tfunet.prediction.prepare import Preparation, preparation
 from tfunet.record import RunFolder
 
@@ -117,11 +118,11 @@ def with_mirrors(forward: Forward, axes: Sequence[int]) -> Forward:
     return mean
 
 
-def mean_probabilities(logits: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the probability of each class: the mean over the networks with these logits."""
-    total = probabilities(logits[0])
+def mean_probabilities(outputs: Outputs, logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the probability of each class or region: the mean over networks with these logits."""
+    total = outputs.probabilities(logits[0])
     for others in logits[1:]:
-        total = total + probabilities(others)
+        total = total + outputs.probabilities(others)
     return total / np.float32(len(logits))
 
 
@@ -138,6 +139,7 @@ def _check_fit(first: Member, other: Member) -> None:
         ("dimensions", len(ours.patch), len(theirs.patch)),
         ("classes, with background", ours.num_classes, theirs.num_classes),
         ("classes", ours.names, theirs.names),
+        ("outputs", str(ours.outputs), str(theirs.outputs)),
         ("files of an image", first.prepare.num_files, other.prepare.num_files),
         (
             "pixel size (target_pixel_size)",

@@ -10,7 +10,7 @@ import numpy as np
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.tiles import bands, blended
-from tfunet.prediction.ensemble import Member, load_members, mean_probabilities
+from tfunet.prediction.ensemble import Member, load_members
 from tfunet.prediction.run import predictor
 from tfunet.record import RunFolder
 
@@ -41,7 +41,7 @@ class HeldOut:
         return open_source(config.data, config.data_options, skip_bad=config.skips_bad)
 
     def probabilities(self, image: np.ndarray, runs: Sequence[Path]) -> list[np.ndarray]:
-        """Return the probabilities (*spatial, classes) of an image, by each run."""
+        """Return the probabilities (*spatial, classes or regions) of an image, by each run."""
         for run in self._forwards.keys() - set(runs):  # Not all networks at once.
             del self._forwards[run]
         return [self._of_run(image, run) for run in runs]
@@ -60,4 +60,4 @@ class HeldOut:
             by_parts=True,
         )
         logits = bands(tiling, predictor(tiling, array, forward, 1), num_logits)
-        return np.concatenate([mean_probabilities([band]) for band in logits])
+        return np.concatenate([member.network.outputs.probabilities(band) for band in logits])

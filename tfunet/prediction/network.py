@@ -14,8 +14,10 @@ import tensorflow as tf
 
 from tfunet.config.run import RunConfig
 from tfunet.data.class_lines import BACKGROUND
+from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.graph.traced import traced
+from tfunet.learning.outputs import ClassOutputs, Outputs, RegionOutputs
 from tfunet.models import trained_options
 from tfunet.models.make import make_model
 from tfunet.prediction.finished_run import damaged, read_finished_run
@@ -36,6 +38,7 @@ class Network:
         path: File of its weights.
         channels: Channels of its images.
         num_classes: Labels that it knows, with background.
+        outputs: What its logits stand for.
         patch: Spatial shape that it was trained with.
         preparation: How its images were prepared; None if code of the data set did it.
         names: Names of the labels from 1; empty in the record of an earlier version.
@@ -47,6 +50,7 @@ class Network:
     path: Path
     channels: int
     num_classes: int
+    outputs: Outputs
     patch: tuple[int, ...]
     preparation: Mapping[str, Any] | None
     names: tuple[str, ...] = ()
@@ -113,7 +117,7 @@ class Network:
         model = make_model(
             self.config.model,
             image_shape=(*window, self.channels),
-            num_classes=self.num_classes,
+            num_classes=self.outputs.num_probabilities,
             options=trained_options(self.config.model, self.config.model_options),
         )
         if not self.config.model.endswith(".keras"):
@@ -125,14 +129,6 @@ class Network:
                 f"{window}. Give --window {','.join(map(str, fixed))}."
             )
         return model
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Return the probability of each class; of background and foreground for a single logit."""
-    if logits.shape[-1] == 1:
-        foreground = keras.ops.convert_to_numpy(keras.ops.sigmoid(logits))
-        return np.concatenate([1 - foreground, foreground], -1)
-    return keras.ops.convert_to_numpy(keras.ops.softmax(logits))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +160,7 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
         path=run.weights,
         channels=data["channels"],
         num_classes=data["num_classes"],
+        outputs=_outputs(folder, run.config, data),
         patch=tuple(data["patch"]),
         preparation=data["preparation"],
         names=tuple(data.get("label_names") or ()),
@@ -181,3 +178,14 @@ def _values_in(config: RunConfig) -> list[list[int | str]]:
         list(values) if isinstance(values, list | tuple) else [values]
         for values in (named.pop(BACKGROUND), *named.values())
     ]
+
+
+def _outputs(folder: RunFolder, config: RunConfig, data: Mapping[str, Any]) -> Outputs:
+    """Return what the logits of a run's network stand for."""
+    if not config.has_regions:
+        return ClassOutputs(num_classes=data["num_classes"])
+    regions = {name: tuple(labels) for name, labels in (data.get("regions") or {}).items()}
+    try:
+        return RegionOutputs(regions=regions)
+    except ValueError as error:
+        raise RecordError(folder.path / "data.json", str(error)) from error

@@ -22,7 +22,7 @@ from tfunet.files.atomic import PARTIAL, write_atomic, writing
 from tfunet.files.regular import remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
-from tfunet.learning.counting import predicted_labels
+from tfunet.learning.outputs import Outputs
 from tfunet.prediction import output
 from tfunet.prediction.best_file import BEST, read_best
 from tfunet.prediction.cleaning import Cleaning
@@ -76,7 +76,7 @@ class Options:
         halo: Voxels of context to each side. By default as far as the network looks: exact.
         batch: Windows that the device takes at once.
         format: tiff, nifti, zarr or png. By default that of the image, or TIFF.
-        probabilities: Write the probabilities of each class, too.
+        probabilities: Write the probabilities of each class or region, too.
         weights: A file of weights in the run's folder; by default those of its last epoch.
         overlay: Draw the labels over the image, too, where matplotlib is installed.
         pixel_size: Pixel size of the images, if the run resampled them and they do not state it.
@@ -376,10 +376,11 @@ def _run_job(
         network = members[0].network
         forwards = forward_of(tiling.window)
         _check_bands(job, tiling, sum(num_logits for num_logits, _ in forwards))
+        num_probabilities = network.outputs.num_probabilities
         labels = RawFile(path=work.path / "labels.raw", shape=image.shape, dtype="uint8")
         probabilities = None
         if job.probabilities is not None:
-            path, shape = work.path / "probabilities.raw", (*image.shape, network.num_classes)
+            path, shape = work.path / "probabilities.raw", (*image.shape, num_probabilities)
             probabilities = RawFile(path=path, shape=shape, dtype="float32")
         first_row = _resumed_row(job, [labels, probabilities], tiling)
         if first_row < image.shape[0]:
@@ -389,12 +390,12 @@ def _run_job(
             ]
             for band in _bands(job, tiling, first_row, normalised, forwards, identity["batch"]):
                 if probabilities is not None:
-                    probabilities.append(mean_probabilities(band))
-                labels.append(_labels(band))
+                    probabilities.append(mean_probabilities(network.outputs, band))
+                labels.append(_labels(network.outputs, band))
         if cleaning:
             labels = _cleaned(job, labels, cleaning)
         axes = members[0].prepare.axes
-        _finish(job, (labels, probabilities), network.num_classes, axes, written)
+        _finish(job, (labels, probabilities), num_probabilities, axes, written)
         if job.overlay is not None:
             # On the image as it is stored, which says more than one that was resampled.
             prepare = members[0].prepare
@@ -406,7 +407,8 @@ def _run_job(
             write_overlay(job.overlay, stored, rows, network.label_names(), title=job.name)
         content = {
             **identity,
-            "classes": members[0].network.classes(),
+            "classes": network.classes(),
+            **network.outputs.as_json(),
             "seconds": round(time.perf_counter() - started, 3),
         }
         write_atomic(job.facts, json.dumps(content, indent=1) + "\n")
@@ -414,11 +416,11 @@ def _run_job(
     return tiling
 
 
-def _labels(logits: Sequence[np.ndarray]) -> np.ndarray:
+def _labels(outputs: Outputs, logits: Sequence[np.ndarray]) -> np.ndarray:
     """Return the labels of a band, from the logits of each network."""
     if len(logits) == 1:
-        return predicted_labels(logits[0]).numpy().astype(np.uint8)
-    return mean_probabilities(logits).argmax(-1).astype(np.uint8)
+        return outputs.labels(logits[0]).numpy().astype(np.uint8)
+    return outputs.most_probable(mean_probabilities(outputs, logits))
 
 
 def _cleaned(job: Job, labels: RawFile, cleaning: Cleaning) -> RawFile:
@@ -537,13 +539,13 @@ def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> 
 def _finish(
     job: Job,
     raws: tuple[RawFile, RawFile | None],
-    num_classes: int,
+    num_probabilities: int,
     axes: str | None,
     written: MaskValues | None,
 ) -> None:
     header = read_header(job.files[0], axes=axes)
     for raw, path, classes in zip(
-        raws, (job.labels, job.probabilities), (None, num_classes), strict=True
+        raws, (job.labels, job.probabilities), (None, num_probabilities), strict=True
     ):
         if raw is not None and path is not None:
             raster = raster_of(raw, header.shape, classes)

@@ -41,7 +41,7 @@ def compiled_model(
     model = make_model(
         config.model,
         image_shape=image_shape or (*task.patch, task.source.channels),
-        num_classes=task.source.num_outputs,
+        num_classes=task.num_outputs,
         options=config.model_options,
     )
     if initial_weights is not None:

@@ -1,4 +1,4 @@
-"""The loss of a run: the one place that makes it of a configuration."""
+"""The loss of a run, and what its model's output stands for: the one place that makes them."""
 
 import json
 from collections.abc import Sequence
@@ -7,23 +7,39 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from tfunet.config.run import RunConfig
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_weights import KEY, class_weights, given_weights, training_pixels
 from tfunet.data.source import DataSource
+from tfunet.data.task import Task
 from tfunet.learning import losses
+from tfunet.learning.outputs import ClassOutputs, Outputs, RegionOutputs
+from tfunet.learning.region_loss import RegionLoss
 from tfunet.training import checkpoint
 
 if TYPE_CHECKING:
     from tfunet.training.setup import Attempt
 
 
-def make_loss(config: RunConfig, weights: Sequence[float]) -> keras.Loss:
-    """Return the loss that a configuration names, with its options and these weights of classes."""
+def make_loss(task: Task, weights: Sequence[float]) -> keras.Loss:
+    """Return the loss that a configuration names, with its options and these weights of classes.
+
+    For a network of regions it is the mean over them.
+    """
+    config, source = task.config, task.source
     options = config.loss_options
     if given_weights(config):
         options = {**options, KEY: list(weights)}
-    return losses.make(config.loss, options)
+    loss = losses.make(config.loss, options)
+    if not config.has_regions:
+        return loss
+    return RegionLoss(loss, list(source.regions.values()), source.num_classes)
+
+
+def outputs_of(task: Task) -> Outputs:
+    """Return what the channels of the model's output stand for, where there are masks."""
+    if task.config.has_regions:
+        return RegionOutputs(regions=task.source.regions)
+    return ClassOutputs(num_classes=task.source.num_classes)
 
 
 def shared_weights(

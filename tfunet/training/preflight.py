@@ -12,6 +12,8 @@ import tensorflow as tf
 from tfunet.graph.output_kind import FREE, PROBABILITIES, is_made_of
 from tfunet.graph.traced import traced
 from tfunet.learning.losses import MixedSamplesError, per_sample
+from tfunet.learning.outputs import Outputs
+from tfunet.learning.region_loss import RegionLoss
 from tfunet.models.keras_errors import cause_line
 from tfunet.swap import LargeModelSupport
 
@@ -38,14 +40,14 @@ def inspect(
     *,
     image: np.ndarray,
     truth: np.ndarray,
-    num_classes: int,
+    outputs: Outputs,
     targets: Sequence[str] = (),
     support: LargeModelSupport | None = None,
     run: Callable[..., tf.Tensor] | None = None,
 ) -> Preflight:
     """Check the model and its loss with one batch; neither changes.
 
-    The truth is a mask with labels 0..num_classes-1, or the numbers of `targets`. `run` calls a
+    The truth is a mask with labels, or the numbers of `targets`. `run` calls a
     forward pass with an image on every device, and returns the whole output; by default one device
     has it all.
 
@@ -56,7 +58,7 @@ def inspect(
     if targets:
         _check_numbers(tuple(output.shape), truth.shape, targets)
     else:
-        _check_shape(tuple(output.shape), truth.shape, num_classes)
+        _check_shape(tuple(output.shape), truth.shape, outputs)
     if not model.trainable_variables:
         raise ValueError("The model has no trainable weights; there is nothing to train.")
     if not np.isfinite(output).all():
@@ -64,12 +66,15 @@ def inspect(
             "The model's output for the first batch holds NaN or infinite values before any "
             "training. Check the model's weights, and how the intensities are normalised."
         )
-    _check_reduction(loss)
+    _check_reduction(loss.each if isinstance(loss, RegionLoss) else loss)
     if targets:
         _check_loss_of_numbers(loss, targets)
     else:
-        _check_logits(output, kinds)
-        _check_loss(loss, num_classes, output.shape[-1])
+        _check_logits(output, kinds, outputs)
+        if isinstance(loss, RegionLoss):
+            _check_loss(loss.each, num_classes=2, channels=1)
+        else:
+            _check_loss(loss, num_classes=outputs.num_probabilities, channels=output.shape[-1])
     _check_samples(loss, truth, output)
     weights = model.trainable_weights + model.non_trainable_weights
     return Preflight(
@@ -136,7 +141,7 @@ def _output(look: Callable[..., Any], model: keras.Model, image: np.ndarray) -> 
     return output.numpy()
 
 
-def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: int) -> None:
+def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], outputs: Outputs) -> None:
     if len(output) == 2:
         raise ValueError(
             f"The model gives {output[-1]} numbers for a sample, and the data set has masks of "
@@ -149,11 +154,10 @@ def _check_shape(output: tuple[int, ...], mask: tuple[int, ...], num_classes: in
             "axis (the classes) the output must have the shape of the masks. Use padding='same', "
             "or a patch whose sizes are divisible by the network's pooling."
         )
-    allowed = (num_classes, 1) if num_classes == 2 else (num_classes,)
-    if output[-1] not in allowed:
+    if output[-1] not in outputs.allowed_logits:
         raise ValueError(
-            f"The model's output has {output[-1]} channels; the data has {num_classes} classes "
-            f"(with background). Allowed: {' or '.join(map(str, allowed))}."
+            f"The model's output has {output[-1]} channels; the data has {outputs}. "
+            f"Allowed: {' or '.join(map(str, outputs.allowed_logits))}."
         )
 
 
@@ -175,14 +179,15 @@ def _check_loss_of_numbers(loss: keras.Loss, targets: Sequence[str]) -> None:
         )
 
 
-def _check_logits(output: np.ndarray, kinds: frozenset[str]) -> None:
+def _check_logits(output: np.ndarray, kinds: frozenset[str], outputs: Outputs) -> None:
     """Refuse probabilities, by what made them and, where that does not tell, by their values."""
     if kinds <= FREE:
         return
     inside = bool((output >= 0).all() and (output <= 1).all() and output.any())
     sums = bool(np.allclose(output.sum(-1), 1, atol=1e-3))
+    has_sigmoid = outputs.function == "sigmoid" or output.shape[-1] == 1
     activation = next(iter(kinds & PROBABILITIES), "").lower()
-    if kinds <= PROBABILITIES or (inside and (sums or output.shape[-1] == 1)):
+    if kinds <= PROBABILITIES or (inside and (sums or has_sigmoid)):
         raise ValueError(
             "The model's output looks like probabilities"
             + (f" (its last layer has the activation {activation!r})" if activation else "")
@@ -204,7 +209,8 @@ def _check_samples(loss: keras.Loss, truth: np.ndarray, output: np.ndarray) -> N
         values = per_sample(loss, tf.concat(masks, 0), tf.concat(logits, 0))
         return keras.ops.convert_to_numpy(values)
 
-    if type(loss).__module__.startswith("tfunet."):
+    each = loss.each if isinstance(loss, RegionLoss) else loss
+    if type(each).__module__.startswith("tfunet."):
         losses(1)
         return
     shapes = f"y_true {truth.shape} and y_pred {output.shape}, batch first"

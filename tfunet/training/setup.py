@@ -53,7 +53,7 @@ from tfunet.timing.stamps import Note
 from tfunet.training import checkpoint, preflight, saving
 from tfunet.training.compiled_model import compiled_model, make_metrics
 from tfunet.training.held import EveryVariable, Held
-from tfunet.training.loss import make_loss, shared_weights
+from tfunet.training.loss import make_loss, outputs_of, shared_weights
 from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
 from tfunet.training.trained_on import contents, contents_changed, training_files
@@ -217,7 +217,7 @@ class RunData:
         """Return how these cases are scored."""
         source = self.task.source
         if not source.targets:
-            return _region_scoring(source)
+            return _region_scoring(self.task)
         return TargetScoring(
             targets={
                 name: tuple(values[case] for case in cases)
@@ -228,8 +228,7 @@ class RunData:
     @property
     def labels(self) -> Callable[..., tf.Tensor] | None:
         """Returns the labels that the model predicts for a batch; None without masks."""
-        source = self.task.source
-        return None if source.targets else _region_scoring(source).labels
+        return None if self.task.source.targets else _region_scoring(self.task).labels
 
     def first_windows(self) -> dict[str, tf.Tensor]:
         """Return a batch of whole windows of the validation cases."""
@@ -307,6 +306,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "patch": task.patch if tiles is None else tiles.window,
                 "preparation": source.preparation,
                 **({"targets": list(source.targets)} if source.targets else {}),
+                **({"regions": source.regions} if config.has_regions else {}),
                 "label_names": list(source.label_names().values()),
                 "training_files": training_files(source, split),
                 "contents": contents(cases, split),
@@ -314,7 +314,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "mask_values": source.mask_values,
             }
         )
-    whole_cases = _whole_cases(attempt, source, cases, split)
+    whole_cases = _whole_cases(attempt, task, cases, split)
     split, deciding = _own_share(attempt, source, split)
     num_samples = len(split.train) * config.patches_per_case
     num_steps = steps_per_epoch(num_samples, config.global_samples)
@@ -370,13 +370,13 @@ def _own_share(attempt: Attempt, source: DataSource, split: Split) -> tuple[Spli
 
 
 def _whole_cases(
-    attempt: Attempt, source: DataSource, cases: CachedCases, split: Split
+    attempt: Attempt, task: Task, cases: CachedCases, split: Split
 ) -> WholeCases | None:
     """Return what measures whole validation cases; None if the configuration asks for nothing.
 
     Raises ValueError for a tolerance in a length where pixel sizes are not known.
     """
-    metrics = case_metrics(attempt.config.metrics)
+    metrics, source = case_metrics(attempt.config.metrics), task.source
     if not metrics:
         return None
     if source.targets:
@@ -404,13 +404,17 @@ def _whole_cases(
         validation=split.validation,
         spacings=spacings,
         objects=source.objects,
-        scoring=_region_scoring(source),
+        scoring=_region_scoring(task),
     )
 
 
-def _region_scoring(source: DataSource) -> RegionScoring:
+def _region_scoring(task: Task) -> RegionScoring:
+    source = task.source
     return RegionScoring(
-        num_classes=source.num_classes, regions=source.regions, ignored=source.ignored
+        outputs=outputs_of(task),
+        num_classes=source.num_classes,
+        regions=source.regions,
+        ignored=source.ignored,
     )
 
 
@@ -498,7 +502,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     Raises ValueError for a model that would train wrongly.
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    loss = make_loss(config, data.class_weights)
+    loss = make_loss(data.task, data.class_weights)
     # XLA compiles the step as a whole: its parts cannot be timed.
     is_noted = not config.xla and topology.num_replicas > 1
     average = Switch(backend.average, attempt.note if is_noted else None)
@@ -523,7 +527,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)
-        ignore_in_loss(loss, ignored)
+        ignore_in_loss(loss, ignored, of_regions=config.has_regions)
     batch = data.first_windows()
     truth = truth_of(batch)
     checked = preflight.inspect(
@@ -531,7 +535,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
         loss,
         image=batch["image"].numpy()[:1],
         truth=truth.numpy()[:1],
-        num_classes=data.task.source.num_classes,
+        outputs=outputs_of(data.task),
         targets=tuple(data.task.source.targets),
         support=attempt.support,
         run=None if split is None else on_devices(backend, split),

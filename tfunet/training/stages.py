@@ -42,7 +42,7 @@ from tfunet.swap.arena.device_memory import in_bytes
 from tfunet.training import preflight, saving
 from tfunet.training.compiled_model import batch_metrics, compile_model
 from tfunet.training.local_stage import LocalStage
-from tfunet.training.loss import make_loss
+from tfunet.training.loss import make_loss, outputs_of
 from tfunet.training.setup import (
     Attempt,
     Network,
@@ -70,7 +70,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     """
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
     exchange = ExchangeSwitch(_exchange_of(config, backend))
-    loss = make_loss(config, data.class_weights)
+    loss = make_loss(data.task, data.class_weights)
     # Not in the backend's scope: its variables would be the same in all processes.
     model = _made(attempt, data)
     check_own_methods(model)
@@ -162,7 +162,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)
-        ignore_in_loss(loss, ignored)
+        ignore_in_loss(loss, ignored, of_regions=config.has_regions)
 
     def run(_: Any, image: tf.Tensor) -> tf.Tensor:
         if split is not None:
@@ -175,7 +175,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
             loss,
             image=batch["image"].numpy()[:1],
             truth=truth.numpy()[:1],
-            num_classes=data.task.source.num_classes,
+            outputs=outputs_of(data.task),
             targets=tuple(data.task.source.targets),
             run=run,
         )
@@ -246,7 +246,7 @@ def _made(attempt: Attempt, data: RunData) -> keras.Model:
         make_model,
         config.model,
         image_shape=data.input_shape,
-        num_classes=task.source.num_outputs,
+        num_classes=task.num_outputs,
         options=config.model_options,
     )
     has_values = (

@@ -122,7 +122,7 @@ def look_at_network(task: Task) -> Tiles:
             f"for {tuple(patch)}. Use split."
         )
     check_adds_up(
-        make_loss(config, class_weights(config, task.source)),
+        make_loss(task, class_weights(config, task.source)),
         rank=len(patch),
         num_classes=task.source.num_classes,
         num_logits=window.output.shape[-1],
@@ -137,7 +137,7 @@ def _network_for(task: Task, spatial: Sequence[int]) -> keras.Model:
         make_model,
         config.model,
         image_shape=(*spatial, task.source.channels),
-        num_classes=task.source.num_outputs,
+        num_classes=task.num_outputs,
         options=config.model_options,
     )
     # A builder of the user's own may call its model, or load weights.
