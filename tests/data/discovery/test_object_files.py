@@ -60,7 +60,7 @@ def test_a_mask_file_for_each_object_is_found(tmp_path, image, mask):
     options = begun(tmp_path)["data_options"]
     assert options["images"] == image
     assert options["masks"] == {"foreground": re.sub("{hash}|{number}", "*", mask)}
-    assert options["objects"] is True
+    assert options["objects"] == "files"
     source = open_source("folder", options)
     assert len(source.case_ids) == 4
     assert [np.count_nonzero(source.read(at)[1]) for at in range(4)] == [75, 125, 25, 50]
@@ -76,7 +76,7 @@ def test_channels_of_images_with_objects_are_found(tmp_path):
 
 def test_folders_of_cases_may_have_objects_that_no_name_tells(tmp_path):
     fill(tmp_path, "batch/{case}/image.png", "batch/{case}/cells/{number}.png")
-    assert begun(tmp_path)["data_options"]["objects"] is True
+    assert begun(tmp_path)["data_options"]["objects"] == "files"
 
 
 def test_the_line_for_a_class_between_objects_that_touch_can_be_copied(tmp_path):
@@ -134,7 +134,7 @@ def test_masks_in_grey_have_a_threshold(tmp_path):
         mask[:30] = np.maximum(mask[:30], mask[1:31] // 5)
         save(path, mask)
     options = begun(tmp_path)["data_options"]
-    assert (options["objects"], options["threshold"]) == (True, 127)
+    assert (options["objects"], options["threshold"]) == ("files", 127)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_may_be_no_objects_is_asked_for(tmp_path, masks, words):
     with pytest.raises(ValueError, match=words):
         describe_folder(str(tmp_path))
     options = begun(tmp_path, masks=["masks/{case}_*.png"])["data_options"]
-    assert (options["images"], options["objects"]) == ("images/{case}.png", True)
+    assert (options["images"], options["objects"]) == ("images/{case}.png", "files")
     both = begun(tmp_path, images=["images/{case}.png"], masks=["masks/{case}_*.png"])
     assert both["data_options"] == options
 
@@ -174,7 +174,7 @@ def test_one_file_that_is_no_mask_of_an_object_is_left_to_the_check(tmp_path):
     bad = sorted(tmp_path.glob("b/masks/*.png"))[2]
     save(bad, grey())
     run = describe_folder(str(tmp_path))
-    assert run.options["objects"][0] is True
+    assert run.options["objects"][0] == "files"
     (defect,) = check(run.source).defects
     assert defect.file == f"b/masks/{bad.name}"
 

@@ -88,7 +88,7 @@ def test_equal_numbers_in_masks_of_two_classes_are_two_objects(tmp_path):
     for name, left in {"a": 4, "b": 8}.items():
         save(tmp_path / f"i_{name}.png", box(10, left) // 255)
     masks = {name: f"{{case}}_{name}.png" for name in "ab"}
-    given = {"masks": masks, "threshold": 0, "objects": False, "border": "edge"}
+    given = {"masks": masks, "objects": "numbers", "border": "edge"}
     source = opened(tmp_path, images="{case}.png", **given)
     assert np.unique(np.nonzero(read(source, "i") == 3)[1]).tolist() == [7, 8]
 
