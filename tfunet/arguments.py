@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, Namespace
 
 from tfunet.backend import BACKENDS
+from tfunet.config.case_metrics import own_metrics
 from tfunet.config.keras_names import check_keras_names
 from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
 from tfunet.config.kinds import refuse_standard
@@ -222,7 +223,7 @@ def check_names(config: RunConfig) -> None:
     Also for options of an optimizer that are of the wrong type. Imports none.
     """
     check_optimizer_options(config.optimizer, config.optimizer_options)
-    check_keras_names(config.optimizer, config.loss, config.callbacks, LOSSES)
+    check_keras_names(config.optimizer, config.loss, config.callbacks, config.metrics, LOSSES)
     if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
@@ -234,6 +235,7 @@ def check_names(config: RunConfig) -> None:
         ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
         ("backend", config.backend, config.backend_options, ("launch",)),
         *(("callback", table["name"], (), ()) for table in config.callbacks),
+        *(("metric", ref, (), ()) for ref in own_metrics(config.metrics)),
     ):
         check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):
@@ -341,7 +343,7 @@ def _reworded(message: str) -> str:
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     if key is None or given is None or key[1] not in KEYS:
         return message
-    return f"{key[1]} must be {_allowed(key[1])}, got {given[1]}."
+    return f"{key[1]} must be {_allowed(key[1])}, got {given[1] or 'an empty value'}."
 
 
 def _kind(key: str) -> Any:

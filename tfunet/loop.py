@@ -13,6 +13,7 @@ from tfunet.process.watchdog import nobody_asks
 from tfunet.training.afterwards import measure
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.epochs import Trainer
+from tfunet.training.own_faults import own_faults
 from tfunet.training.progress import resume
 from tfunet.training.result import write_result
 from tfunet.training.setup import build, open_data, start
@@ -20,6 +21,7 @@ from tfunet.training.shown_cases import keep_shown_cases
 from tfunet.training.stages import build_in_stages
 
 
+@own_faults()
 def run(
     config: RunConfig,
     backend: Backend,

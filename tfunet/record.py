@@ -77,6 +77,7 @@ MORE_DATA = {
     "training_files": list[str] | None,
     "contents": str | None,
     "class_weights": list[Amount] | None,
+    "mask_values": list[list[int | str]] | None,
 }
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")

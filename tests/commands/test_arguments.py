@@ -272,3 +272,8 @@ def test_a_list_may_be_written_with_commas(given, key, value):
 def test_what_is_no_list_is_refused(given):
     with pytest.raises(ValueError, match=" must be a list of"):
         arguments.parse(given.split())
+
+
+def test_an_empty_value_is_called_so():
+    with pytest.raises(ValueError, match="steps must be a whole number, got an empty value"):
+        arguments.parse(["--steps="])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import psutil
@@ -402,6 +403,7 @@ def test_what_is_typed_overrides_the_file(tmp_path, capsys):
         (["evaluate", "nothere", "."], "There is no folder 'nothere'"),
         (["predict", "nothere", "a.png"], "There is no folder 'nothere'"),
         (["evaluate", ".", "."], ". holds no run"),
+        (["evaluate", "begun", "."], "The run in begun is not finished"),
         (["evaluate", "run", "."], "Say where to write to: --out FOLDER."),
     ],
 )
@@ -409,8 +411,15 @@ def test_the_run_is_looked_for_before_the_other_arguments(
     arguments, words, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    RunFolder(tmp_path / "run").create()
-    RunFolder(tmp_path / "run").write_config(RunConfig())
+    for folder in (RunFolder(tmp_path / "begun"), RunFolder(tmp_path / "run")):
+        folder.create()
+        folder.write_config(RunConfig())
+    folder.write_data(
+        {"name": "a", "channels": 1, "num_classes": 2, "patch": [32, 32], "preparation": None}
+    )
+    folder.write_result({})
+    with zipfile.ZipFile(tmp_path / "run/model.keras", "w") as archive:
+        archive.writestr("model.weights.h5", b"")
     assert main(arguments) == exit_codes.BAD_INPUT
     assert words in capsys.readouterr().err
 

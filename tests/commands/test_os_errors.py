@@ -1,5 +1,7 @@
 """What the system refuses, and Ctrl-C, is said in a line by every command, without TensorFlow."""
 
+import errno
+import resource
 import subprocess
 import sys
 
@@ -8,6 +10,8 @@ from paths import ROOT
 
 from tfunet import exit_codes
 from tfunet.cli import main
+from tfunet.commands.os_errors import of_os_error
+from tfunet.files.atomic import WriteError, write_atomic
 
 LONG = "n" * 300
 COMMANDS = (
@@ -127,3 +131,18 @@ def test_ctrl_c_while_the_commands_are_imported_is_said():
         timeout=60,
     )
     assert (ended.returncode, ended.stderr) == (exit_codes.INTERRUPTED, "interrupted\n")
+
+
+def test_a_limit_of_the_shell_is_not_called_a_full_disk(tmp_path):
+    """Writing past `ulimit -f` fails with EFBIG, where freeing space does not help."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with pytest.raises(WriteError, match=r"File too large\. .*ulimit -f") as caught:
+            write_atomic(tmp_path / "result.json", "x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Free space" not in str(caught.value)
+    assert not any(tmp_path.iterdir())
+    code, words = of_os_error(OSError(errno.EFBIG, "File too large", "big.npy"))
+    assert (code, "ulimit -f" in words) == (exit_codes.NOT_WRITTEN, True)

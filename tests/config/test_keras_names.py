@@ -1,13 +1,16 @@
 """Names of Keras are known without Keras, and no name that it takes is refused."""
 
+import inspect
+
 import keras
 import pytest
+from keras.src.metrics import ALL_OBJECTS_DICT
 
 from tfunet.arguments import check_names, from_dict
-from tfunet.config.keras_names import classes
+from tfunet.config.keras_names import classes, options_of_callback
 
 
-@pytest.mark.parametrize("part", ["optimizers", "losses", "callbacks"])
+@pytest.mark.parametrize("part", ["optimizers", "losses", "callbacks", "metrics"])
 def test_names_in_the_source_are_those_that_keras_has(part):
     there = {name for name in vars(getattr(keras, part)) if name[0].isupper()}
     assert set(classes(part)) == there
@@ -21,6 +24,16 @@ def test_names_in_the_source_are_those_that_keras_has(part):
         ({"callbacks": [{"name": "EarlyStoping"}]}, "Did you mean 'EarlyStopping'"),
         ({"callbacks": [{"patience": 3}]}, "A callback needs a name, such as"),
         ({"callbacks": [{"name": "BackupAndRestore"}]}, "resumes by itself"),
+        ({"metrics": ["hd59"]}, "Unknown metric 'hd59'. Did you mean 'hd95'"),
+        ({"metrics": ["dice", "AUCC"]}, "Unknown metric 'AUCC'. Did you mean 'AUC'"),
+        (
+            {"callbacks": [{"name": "EarlyStopping", "patienc": 3}]},
+            "'EarlyStopping' has no option 'patienc'. Did you mean 'patience'",
+        ),
+        (
+            {"callbacks": [{"name": "EarlyStopping", "patience": "a"}]},
+            "patience of the callback 'EarlyStopping' must be a number, got 'a'",
+        ),
         *(({key: ":build"}, "':build' names no module. Write") for key in ("model", "loss")),
         ({"data": "mine:"}, "'mine:' names nothing in a module. Write"),
     ],
@@ -39,6 +52,24 @@ def test_a_name_that_does_not_exist_is_refused(settings, message):
 )
 def test_names_of_keras_are_taken(settings):
     check_names(from_dict(settings))
+
+
+def test_every_metric_that_keras_knows_by_a_name_is_taken():
+    names = [*ALL_OBJECTS_DICT, "accuracy", "acc", "ACC"]
+    assert len(names) > 50
+    check_names(from_dict({"metrics": names}))
+
+
+@pytest.mark.parametrize("name", classes("callbacks"))
+def test_the_options_of_a_callback_are_those_of_its_signature(name):
+    parameters = inspect.signature(getattr(keras.callbacks, name).__init__).parameters.values()
+    if any(value.kind is inspect.Parameter.VAR_KEYWORD for value in parameters):
+        assert options_of_callback(name) == {}
+        return
+    named = [value.name for value in parameters if value.name not in ("self", "args", "kwargs")]
+    assert list(options_of_callback(name)) in (named, [])
+    if name in ("EarlyStopping", "ModelCheckpoint", "CSVLogger", "TensorBoard"):
+        assert options_of_callback(name)
 
 
 @pytest.mark.parametrize(

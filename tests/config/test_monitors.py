@@ -72,7 +72,7 @@ def callback(monitor, name="EarlyStopping", **options):
         ({"callbacks": callback(3)}, "monitor of EarlyStopping must be a text"),
         (
             {"callbacks": callback("val_volume_difference"), "metrics": ("volume_difference",)},
-            "neither more nor less is better",
+            "neither more nor less is known to be better",
         ),
     ],
 )

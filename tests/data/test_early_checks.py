@@ -1,14 +1,18 @@
 """Errors of data come before TensorFlow is imported: `tfunet train` says them at once."""
 
+import dataclasses
 import subprocess
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from tfunet.arguments import from_dict
-from tfunet.data.early_checks import check_early
+from tfunet.config.run import RunConfig
+from tfunet.data.early_checks import check_data, check_early
+from tfunet.data.source import open_source
 
 DATA = {"images": "{case}.png", "masks": {"cell": "{case}_m.png"}}
 
@@ -118,3 +122,16 @@ def test_numbers_to_predict_are_no_regions():
     table = {"data": "universes", "model": "cosmoflow", "outputs": "regions"}
     with pytest.raises(ValueError, match="needs masks, and the data set 'universes' has numbers"):
         check_early(from_dict({**table, "loss": "MeanSquaredError"}))
+
+
+def test_a_patch_far_beyond_its_images_and_a_data_set_without_a_name_are_refused(tmp_path):
+    for case in "abcd":
+        np.save(tmp_path / f"{case}.npy", np.zeros((40, 40), np.float32))
+        np.save(tmp_path / f"{case}_m.npy", np.ones((40, 40), np.uint8))
+    options = {"root": str(tmp_path), "images": "{case}.npy", "masks": {"a": "{case}_m.npy"}}
+    config = RunConfig(data="folder", data_options=options, patch=(100000, 100000))
+    with pytest.raises(ValueError, match="makes 100000 x 100000 pixels of 40 x 40"):
+        check_data(config)
+    source = open_source("folder", options)
+    with pytest.raises(ValueError, match="name of a data set must be a text, got None"):
+        dataclasses.replace(source, name=None)

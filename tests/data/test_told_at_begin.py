@@ -71,7 +71,7 @@ def test_it_is_told_how_regions_are_written(config):
 
 
 def test_a_prediction_names_classes_and_their_values_in_masks(config, tmp_path):
-    def classes(config, names):
+    def classes(config, names, values):
         network = Network(
             config=config,
             path=tmp_path / "model.keras",
@@ -81,13 +81,15 @@ def test_a_prediction_names_classes_and_their_values_in_masks(config, tmp_path):
             patch=(32, 32),
             preparation=None,
             names=names,
+            mask_values=values,
         )
         return network.classes()
 
-    assert classes(config(), ("1 sky", "2 road")) == {
+    source = open_source("folder", config().data_options)
+    assert classes(config(), ("1 sky", "2 road"), source.mask_values) == {
         "0": {"name": "background", "mask_values": []},
         "1": {"name": "sky", "mask_values": [0]},
         "2": {"name": "road", "mask_values": [3, 4]},
     }
     # Of a record without names, only the numbers are known.
-    assert classes(config(), ())["2"] == {"name": "2"}
+    assert classes(config(), (), ())["2"] == {"name": "2"}

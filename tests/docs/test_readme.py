@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 
+import nibabel
 import numpy as np
 import pytest
 from paths import ROOT
@@ -81,6 +82,8 @@ def write_own_data(folder):
         else:
             Image.fromarray(image).save(folder / f"new/{number}.png")
     write_street(folder / "street", rng)
+    write_nuclei(folder / "nuclei", rng)
+    write_brains(folder / "brains", rng)
 
 
 def write_street(folder, rng):
@@ -94,6 +97,31 @@ def write_street(folder, rng):
             image = (rng.normal(60, 10, mask.shape) + 60 * mask).clip(0, 255).astype(np.uint8)
             Image.fromarray(image).save(folder / side / f"{number}.png")
             Image.fromarray(mask).save(folder / f"{side}annot/{number}.png")
+
+
+def write_nuclei(folder, rng):
+    """Write the images of docs/data.md with a mask file for each object."""
+    for case in ("01", "02", "03", "04"):
+        for name in ("images", "masks"):
+            (folder / case / name).mkdir(parents=True)
+        image = rng.integers(0, 255, (48, 48), np.uint8)
+        Image.fromarray(image).save(folder / case / "images" / f"{case}.png")
+        for number in range(1 + int(case)):
+            mask = np.zeros((48, 48), np.uint8)
+            mask[8 * number : 8 * number + 8, 10:20] = 255
+            Image.fromarray(mask).save(folder / case / "masks" / f"{rng.integers(1 << 16):x}.png")
+
+
+def write_brains(folder, rng):
+    """Write the folders of patients of docs/data.md."""
+    mask = np.repeat(np.arange(5, dtype=np.uint8), 4)[:, None, None].repeat(18, 1).repeat(16, 2)
+    for number, side in enumerate(("train", "train", "validation", "test")):
+        patient = folder / side / f"pat0{number}"
+        patient.mkdir(parents=True)
+        for name in ("Flair", "T1c", "brainmask", "OTMultiClass"):
+            pixels = rng.normal(50, 9, mask.shape).astype(np.float32) + 10 * mask
+            pixels = {"brainmask": mask // 2 // 2, "OTMultiClass": mask}.get(name, pixels)
+            nibabel.save(nibabel.Nifti1Image(pixels, np.eye(4)), patient / f"{name}.nii.gz")
 
 
 def run(arguments, place, **environment):

@@ -17,7 +17,7 @@ from tfunet.arguments import from_dict
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.cli import main
 from tfunet.config.sections import TRACKERS
-from tfunet.export.tracked_run import TrackedRun, epochs
+from tfunet.export.tracked_run import TrackedRun, epochs, numbers
 from tfunet.export.trackers import open_tracked
 from tfunet.files.table import read_rows
 from tfunet.record import RunFolder
@@ -110,6 +110,18 @@ def test_every_epoch_is_told_once_while_a_run_goes_on(sweep):
     other = Notes()
     TrackedRun(folder=folder, tracker="mlflow", place="there").tell(other, is_over=False)
     assert other.told == [("begin", None), *told]
+
+
+def test_scores_of_the_data_set_are_told(tmp_path):
+    with RunFolder(tmp_path).epochs_table(["cell", "wall"]) as table:
+        row = dict.fromkeys(table.columns, 0) | {"epoch": 1, "steps": 5}
+        table.append(row | {"dataset_iou": 0.5, "dataset_iou_cell": 0.75, "dataset_dice_wall": ""})
+    ((epoch, step, metrics),) = epochs(tmp_path)
+    assert (epoch, step) == (1, 5)
+    assert (metrics["dataset_iou"], metrics["dataset_iou_cell"]) == (0.5, 0.75)
+    assert "dataset_dice_wall" not in metrics
+    result = {"miou": 0.5, "dataset_iou": {"cell": 0.75, "wall": None}}
+    assert numbers(result) == {"result/miou": 0.5, "result/dataset_iou_cell": 0.75}
 
 
 def test_a_sweep_is_put_into_a_file_store(sweep, tmp_path, capsys):

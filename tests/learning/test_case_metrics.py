@@ -245,6 +245,6 @@ def test_a_wrong_name_is_refused_before_training(name):
 
 
 def test_other_names_are_those_of_keras():
-    names = ("sparse_categorical_accuracy", "hd95", "mymetric.py:Metric")
-    assert keras_metrics(names) == ("sparse_categorical_accuracy", "mymetric.py:Metric")
-    assert [metric.kind for metric in case_metrics(names)] == ["hd95"]
+    names = ("sparse_categorical_accuracy", "hd95", "mymetric.py:width")
+    assert keras_metrics(names) == ("sparse_categorical_accuracy",)
+    assert [metric.kind for metric in case_metrics(names)] == ["hd95", "own"]

@@ -196,8 +196,8 @@ def test_what_is_followed_is_said_before_tensorflow_is_loaded(command, tmp_path)
     words = [command, str(tmp_path), str(tmp_path), "--out", str(tmp_path / "out")]
     code = (
         "import sys; from tfunet.commands import predict\n"
-        "from tfunet.commands.predict import _say_best; from pathlib import Path\n"
-        f"_say_best(Path({str(tmp_path)!r}), sys.stdout)\n"
+        "from tfunet.prediction.best_file import say_best; from pathlib import Path\n"
+        f"say_best(Path({str(tmp_path)!r}))\n"
         "print('tensorflow' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout

@@ -48,7 +48,11 @@ def others(folder, tmp_path):
 
 def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, capsys):
     command = ["evaluate", str(local_run), str(others), "--out", str(tmp_path / "out")]
-    assert main([*command, "--metrics", "hd95,dice"]) == 0
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def missed(truth, predicted, spacing):\n    return (truth & ~predicted).sum()\n"
+    )
+    assert main([*command, "--metrics", f"hd95,dice,{own}:missed"]) == 0
     table = rows(tmp_path / "out/scores.csv")
     assert [row["case"] for row in table] == ["other0", "other1"]
     labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
@@ -71,7 +75,9 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
     said, complaints = capsys.readouterr()
     assert "region      cases  present  Dice   IoU    Dice where present" in said
-    assert re.search(r"dataset IoU +hd95\n", said)
+    assert re.search(r"dataset IoU +hd95 +missed\n", said)
+    for row in table:
+        assert float(row["missed"]) == float(row["false_negative"])
     assert "Distances and volumes of metrics are in pixels" in said
     assert complaints == ""
     names = {path.name for path in (tmp_path / "out/errors").iterdir()}

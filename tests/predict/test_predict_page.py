@@ -38,6 +38,8 @@ def test_the_example_does_what_the_page_says(tmp_path, monkeypatch):
         truth = image.mean(-1) > 2750
         # It has learnt something, and it lies where the fields are.
         assert 2 * (labels & truth).sum() / (labels.sum() + truth.sum()) > 0.8
+    as_masks = tifffile.imread("masks/new.tif")
+    np.testing.assert_array_equal(as_masks, 255 * tifffile.imread("predicted/new.tif"))
     assert tifffile.imread("exact/new_probabilities.tif").shape == (2, 300, 400)
     assert (tmp_path / "predicted/new.json").is_file()
     with PIL.Image.open("predicted/new_overlay.png") as picture:

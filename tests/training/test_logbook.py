@@ -6,8 +6,11 @@ import json
 import math
 import re
 import sys
+import time
 from dataclasses import replace
 
+import keras
+import psutil
 import pytest
 
 from tfunet.backend import Launch
@@ -16,8 +19,9 @@ from tfunet.config.run import RunConfig
 from tfunet.learning.divergence import has_diverged, warning
 from tfunet.loop import run
 from tfunet.process import terminal
+from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
-from tfunet.training.logbook import _duration
+from tfunet.training.logbook import _duration, shown_numbers
 
 
 def _small(tmp_path):
@@ -67,6 +71,51 @@ def test_lines_of_a_run_without_a_terminal(tmp_path, monkeypatch, capsys):
         f"0 background,{rest},{false_positive}\n1 cell,{false_negative},{right}\n"
     )
     assert result["dataset_dice"] == {"cell": 2 * true / (2 * true + sum(wrong))}
+
+
+LOGS = {"loss": 0.5, "val_dice": 0.25, "val_iou": 0.125, "val_dice_sky": 0.5, "val_dice_road": 0}
+OF_DATASET = {"val_dataset_iou": 0.75, "val_dataset_iou_sky": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("score", "logs", "regions", "end"),
+    [
+        ("dice", LOGS, ("sky", "road"), ["Dice of sky 0.5000, road 0.0000"]),
+        ("dice", LOGS, ("sky",), []),
+        (
+            "dataset_iou",
+            {**LOGS, **OF_DATASET},  # No mask and no prediction has a road.
+            ("sky", "road"),
+            ["val_dataset_iou 0.7500", "dataset IoU of sky 0.7500, road -"],
+        ),
+        ("dataset_iou", {**LOGS, **OF_DATASET}, ("sky",), ["val_dataset_iou 0.7500"]),
+    ],
+)
+def test_the_line_of_an_epoch_has_the_score_that_was_asked_for(score, logs, regions, end):
+    always = ["loss 0.5000", "val_dice 0.2500", "val_iou 0.1250"]
+    assert shown_numbers(logs, regions, score) == [*always, *end]
+    # Without an evaluation there is none.
+    assert shown_numbers({"loss": 0.5}, regions, score) == ["loss 0.5000"]
+
+
+class _SetBack(keras.callbacks.Callback):
+    """Sets the clock back by an hour, as an administrator may, once training has begun."""
+
+    def on_train_begin(self, logs=None):
+        shown = time.time
+        time.time = lambda: shown() - 3600
+
+
+def test_a_clock_that_is_set_back_changes_no_duration(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "time", time.time)  # Puts the clock right again.
+    config = replace(_small(tmp_path), trace=True, steps=2)
+    result = run(config, SingleDevice(Launch()), tmp_path / "run", callbacks=[_SetBack()])
+    seconds = time.clock_gettime(time.CLOCK_REALTIME) - psutil.Process().create_time()
+    assert 0 < result["elapsed_seconds"] < seconds + 1
+    assert 0 < result["start_seconds"] < seconds + 1
+    assert table_faults(tmp_path / "run") == []
+    (spans,) = RunFolder(tmp_path / "run").read_spans().values()
+    assert {"start", "step", "evaluation"} <= {span["name"] for span in spans}
 
 
 class _Screen(io.StringIO):

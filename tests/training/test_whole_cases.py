@@ -9,6 +9,7 @@ import pytest
 from pages import blocks
 from paths import ROOT
 from PIL import Image
+from scipy import ndimage
 
 from tfunet.arguments import from_dict
 from tfunet.backend import Launch
@@ -18,6 +19,7 @@ from tfunet.config.run import RunConfig
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.scores import dice
 from tfunet.loop import run
+from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 
 
@@ -121,3 +123,28 @@ def test_true_objects_are_those_that_the_masks_number(tmp_path):
         assert [float(row[name]) for name in names] == pytest.approx(values)
         by_components.append(measure(metrics, predicted, truth, None) != values)
     assert any(by_components)
+
+
+def test_the_example_of_a_metric_of_ones_own_scores_cases(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/training.md").read_text()
+    (source,) = (text for text in blocks(page, "python") if text.startswith("# count_error.py"))
+    (text,) = (text for text in blocks(page, "toml") if text.startswith("# counted.toml"))
+    (tmp_path / "count_error.py").write_text(source)
+    table = tomllib.loads(text)
+    table["data_options"] = {"num_cases": 10, "size": 48}
+    config = from_dict({**table, "cache_dir": str(tmp_path / "cache")})
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    shown = {case.case_id: case.planes[0] for case in read_shown_cases(tmp_path / "run").cases}
+    found = {row["case"]: float(row["missing_objects"]) for row in rows(tmp_path / "run")}
+    assert shown
+    for case, plane in shown.items():
+        truth, predicted = (ndimage.label(mask == 1)[1] for mask in (plane.mask, plane.labels))
+        assert found[case] == truth - predicted
+    # Whoever reads the record of another does not run it.
+    monkeypatch.delenv("TFUNET_TRUST", raising=False)
+    (tmp_path / "run/.signature").write_text("forged")
+    config = RunFolder(tmp_path / "run").read_config()
+    with pytest.raises(ValueError, match=r"names the program 'count_error.py:missing_objects'"):
+        RunFolder(tmp_path / "run").check_programs(config, ["metrics"])
+    RunFolder(tmp_path / "run").check_programs(config, ["model"])

@@ -124,12 +124,12 @@ def predict(
     Returns the files with the labels. Raises ValueError for a mistake in run, images or options,
     and WriteError if a file cannot be written.
     """
-    check_run(Path(run))
     _prepare_tensorflow()
     with _trusted(trust):
+        say_best(Path(run))
+        _check_run(run, options)
         from tfunet.prediction import run as prediction
 
-        say_best(Path(run))
         several = [images] if isinstance(images, str | Path) else images
         given = _options(prediction.Options, options)
         return prediction.predict(Path(run), [str(one) for one in several], Path(out), given)
@@ -163,16 +163,16 @@ def evaluate(
     Returns the scores: `rows` of cases, `regions` and `table()`. Raises ValueError for a mistake in
     run, data or options, and WriteError if a file cannot be written.
     """
-    check_run(Path(run))
     check_case_metrics(metrics or ())
     check_known("on_bad_sample", on_bad_sample, ("refuse", "skip"))
     check_known("pictures", pictures, ("some", "all"))
     _prepare_tensorflow()
     with _trusted(trust):
+        say_best(Path(run))
+        _check_run(run, options)
         from tfunet.prediction import evaluate as evaluation
         from tfunet.prediction.run import Options
 
-        say_best(Path(run))
         given = _options(Options, options)
         scored = evaluation.evaluate(
             Path(run),
@@ -210,6 +210,10 @@ def _by_name(keys: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, Path):
             values[key] = str(value)
     return values
+
+
+def _check_run(run: str | Path, options: Mapping[str, Any]) -> None:
+    check_run(Path(run), options.get("weights"), map(Path, options.get("ensemble") or ()))
 
 
 def _options(kind: type["Options"], given: Mapping[str, Any]) -> "Options":

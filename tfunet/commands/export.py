@@ -127,7 +127,7 @@ def _tell(options: argparse.Namespace, trials: Iterable[TrialRecord]) -> int:
 
 
 def _export_network(options: argparse.Namespace) -> int:
-    check_run(options.folder)
+    check_run(options.folder, options.weights)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     # The file is compared on the CPU: GPUs multiply with fewer bits.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -4,6 +4,7 @@ import errno
 import os
 
 from tfunet import exit_codes
+from tfunet.files.atomic import TOO_LARGE
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -14,13 +15,16 @@ def of_os_error(error: OSError) -> tuple[int | None, str]:
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
         if error.errno in FULL:
-            return exit_codes.NOT_WRITTEN, f"Cannot write {name}: {reason}. Free space there."
+            advice = TOO_LARGE if error.errno == errno.EFBIG else "Free space there."
+            return exit_codes.NOT_WRITTEN, f"Cannot write {name}: {reason}. {advice}"
         return (
             exit_codes.BAD_INPUT,
             f"Cannot use {name!r:.300}: {reason}. Check the name, and the permission to use it.",
         )
     if error.errno in FULL:
         advice = "Free space there, or send the output elsewhere."
+        if error.errno == errno.EFBIG:
+            advice = TOO_LARGE
         return exit_codes.NOT_WRITTEN, f"Cannot write the output: {reason}. {advice}"
     if error.errno == errno.ENOENT and not _has_working_folder():
         return (

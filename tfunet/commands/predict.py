@@ -96,6 +96,13 @@ def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
         "--format", help="tiff, nifti, zarr or png; by default the image's format, PNG for JPEG"
     )
     parser.add_argument(
+        "--values",
+        choices=("labels", "masks"),
+        default="labels",
+        help="labels (the default): write 0, 1, 2 and so on; masks: write the values, or colours, "
+        "of the masks that the run was trained on",
+    )
+    parser.add_argument(
         "--probabilities",
         action="store_true",
         help="write the probability of each class or region too",
@@ -140,14 +147,14 @@ def _values(options: argparse.Namespace, keys: Iterable[Field]) -> dict[str, Any
 
 def _check_places(options: argparse.Namespace) -> None:
     """Refuse a run that is not there, and then a missing --out, before TensorFlow is imported."""
-    check_run(options.run)
+    check_run(options.run, options.weights, options.ensemble)
     if options.out is None:
         raise ValueError("Say where to write to: --out FOLDER.")
 
 
 def _predict(options: argparse.Namespace) -> int:
-    _check_places(options)
     say_best(options.run)
+    _check_places(options)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.prediction.run import Options, predict
 
@@ -161,9 +168,11 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    _check_places(options)
     # Before TensorFlow is imported, which takes many seconds.
     check_case_metrics(options.metrics or ())
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        say_best(options.run)
+    _check_places(options)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # As in training.
     from tfunet.prediction.evaluate import as_json, draw_errors, evaluate, summary
     from tfunet.prediction.run import Options
@@ -171,7 +180,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     given = Options(**_values(options, fields(Options)))
     # With --json nothing else is on standard output.
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
-        say_best(options.run)
         scored = evaluate(
             options.run,
             options.data,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
-from tfunet.config.refs import near_match
+from tfunet.config.refs import check_reference, near_match
 
 # Of single objects; they may say how much of two objects must overlap.
 INSTANCES = (
@@ -31,6 +31,13 @@ NO_SHARES = (
 # Those in the unit of the pixel size.
 LENGTHS = ("hd", "hd95", "assd", "volume_difference")
 TOLERANT = "nsd"
+OWN = "own"
+# What other columns and scores are called, and what else scores begin with.
+COLUMNS = (
+    *("epoch", "case", "region", "loss", "Dice"),
+    *("true_positive", "false_positive", "false_negative"),
+)
+PREFIXES = (*PLAIN, TOLERANT, "mae", "dataset")
 # An object can overlap by more than this, as IoU, with one other only.
 LEAST_OVERLAP = 0.5
 # Metres in each unit of a tolerance; of "px" there are none.
@@ -45,11 +52,12 @@ class CaseMetric:
 
     Args:
         name: As the user wrote it.
-        kind: One of PLAIN, or TOLERANT.
+        kind: One of PLAIN, or TOLERANT, or OWN.
         tolerance: For `nsd`, in `unit`.
         unit: Of the tolerance; "px" for pixels.
         overlap: For INSTANCES: two objects are the same if their IoU is larger. None for
             `instance_ap` without a number, the mean over many.
+        ref: For OWN: where the user's function is; its name is that of the metric.
     """
 
     name: str
@@ -57,14 +65,33 @@ class CaseMetric:
     tolerance: float = 0.0
     unit: str = ""
     overlap: float | None = LEAST_OVERLAP
+    ref: str = ""
 
 
 def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
     """Return the metrics of whole cases among names; the others are those of Keras.
 
-    Raises ValueError for a tolerance that is missing or wrong.
+    Raises ValueError for a tolerance that is missing or wrong, and for a function of the user's own
+    whose name is that of another score.
     """
-    return tuple(metric for name in names if (metric := _metric(name)) is not None)
+    metrics = tuple(metric for name in names if (metric := _metric(name)) is not None)
+    own = [metric.name for metric in metrics if metric.kind == OWN]
+    if twice := [name for name in own if own.count(name) > 1]:
+        raise ValueError(
+            f"metrics names two functions {twice[0]!r}, and each has a column. Rename one."
+        )
+    return metrics
+
+
+def own_metrics(names: Iterable[str]) -> list[str]:
+    """Return the references to functions of the user's own."""
+    return [name for name in names if ":" in name]
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric of tfunet lies between 0 and 1, whatever is measured."""
+    kind = name.partition("@")[0]
+    return kind in (*PLAIN, TOLERANT, "Dice") and kind not in NO_SHARES
 
 
 def check_case_metrics(names: Iterable[str]) -> None:
@@ -73,7 +100,8 @@ def check_case_metrics(names: Iterable[str]) -> None:
         if _metric(name) is None:
             raise ValueError(
                 f"{name!r} is no metric of whole cases.{near_match(name, (*PLAIN, TOLERANT))} "
-                f"Known: {', '.join(PLAIN)}, nsd@1mm. See docs/training.md."
+                f"Known: {', '.join(PLAIN)}, nsd@1mm, and 'file.py:function' of your own. See "
+                "docs/training.md."
             )
 
 
@@ -88,6 +116,8 @@ def keras_metrics(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _metric(name: str) -> CaseMetric | None:
+    if ":" in name:
+        return _own(name)
     kind, at, amount = name.partition("@")
     if kind in PLAIN and not at:
         overlap = None if kind == "instance_ap" else LEAST_OVERLAP
@@ -106,6 +136,18 @@ def _metric(name: str) -> CaseMetric | None:
             f"tolerance: {', '.join(PLAIN)}."
         )
     return CaseMetric(name=name, kind=kind, tolerance=float(number[1]), unit=number[2])
+
+
+def _own(ref: str) -> CaseMetric:
+    check_reference("metric", ref)
+    name = ref.rpartition(":")[2]
+    taken = [known for known in PREFIXES if f"{name}_".startswith(f"{known}_")]
+    if taken or name in COLUMNS:
+        raise ValueError(
+            f"metrics names {ref!r}, and {(*taken, name)[0]!r} is a name of tfunet's own scores. "
+            "Give your function another name."
+        )
+    return CaseMetric(name=name, kind=OWN, ref=ref)
 
 
 def _overlap(name: str, amount: str) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tfunet.config.case_metrics import (
     INSTANCE_DIFFERENCE,
+    OWN,
     PLAIN,
     SEGMENTS,
     TOLERANT,
@@ -70,11 +71,12 @@ def check_monitors(
                 f"{table['name']} monitors {monitor!r}, which no epoch has."
                 f"{near_match(monitor, known)} Known: {', '.join(known)}."
             )
-        is_signed = any(monitor.startswith(f"val_{name}") for name in NEITHER)
+        unknown = [metric.name for metric in case_metrics(keys.metrics) if metric.kind == OWN]
+        is_signed = any(monitor.startswith(f"val_{name}") for name in (*NEITHER, *unknown))
         if is_signed and table.get("mode", "auto") == "auto":
             raise ValueError(
-                f"{table['name']} monitors {monitor!r}, of which neither more nor less is better. "
-                'Give mode = "min" or mode = "max".'
+                f"{table['name']} monitors {monitor!r}, of which neither more nor less is known to "
+                'be better. Give mode = "min" or mode = "max".'
             )
 
 

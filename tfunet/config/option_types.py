@@ -51,7 +51,7 @@ def types_of(function: Any) -> dict[str, str]:
         return {}
     parameters = inspect.signature(function).parameters.values()
     if root == "keras":
-        by_default = {value.name: _of_default(value.name, value.default) for value in parameters}
+        by_default = {value.name: of_default(value.name, value.default) for value in parameters}
         return {name: type_ for name, type_ in by_default.items() if type_}
     place = f"{function.__module__}:{function.__qualname__}"
     return types_in_source(place) if "<" not in place else {}
@@ -91,7 +91,7 @@ def _annotations(function: ast.FunctionDef) -> dict[str, str]:
     }
 
 
-def _of_default(name: str, default: Any) -> str:
+def of_default(name: str, default: Any) -> str:
     """Return the type that a default speaks for; "" for one that does not tell."""
     if isinstance(default, bool):
         return "bool | int"

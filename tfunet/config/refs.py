@@ -271,6 +271,10 @@ def call(
                 f"The {kind} {name!r} has no option {keyword[1]!r}."
                 f"{not_an_option(keyword[1]) or near_match(keyword[1], named) or of_another(kind)}"
             ) from error
+        is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
+        if is_of_keras and kind != "optimizer":  # It names an option that it does not take.
+            what = f"The {kind} {name!r} cannot be made: {call_text(name, options)} raised"
+            explain(error, what, "")
         if ":" in ref and kind != "backend":
             call_words = call_text(name.rpartition(":")[2], {**fixed, **options})
             what = f"The {kind} {name!r} cannot be made: {call_words} raised"

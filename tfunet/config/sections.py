@@ -20,6 +20,7 @@ RATE_SCHEDULES = ("cosine", "polynomial")
 SCHEDULES = ("gpipe", "1f1b", "v")
 BATCH_NORMS = ("micro_batch", "deferred")
 TRACKERS = ("mlflow", "wandb")
+EPOCH_SCORES = ("dice", "iou", "dataset_dice", "dataset_iou")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # What NumPy takes.
@@ -427,8 +428,8 @@ class OptimizationKeys(Section):
         metrics: Metrics of whole validation cases (dice, iou, hd, hd95, assd, nsd@1mm,
             lesion_precision, lesion_recall, lesion_f1, instance_precision, instance_recall,
             instance_f1, instance_ap, panoptic_quality, instance_difference, volume_difference,
-            cldice, arand, vi_split, vi_merge), and names of Keras metrics, which are computed on
-            the training batches.
+            cldice, arand, vi_split, vi_merge, and 'file.py:function' of your own), and names of
+            Keras metrics, which are computed on the training batches.
         callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
             in keras.callbacks) and keyword arguments for the callback.
         encoder_frozen_epochs: Number of epochs, from the first on, in which the layer named
@@ -559,6 +560,9 @@ class ObservationKeys(Section):
         profile: Profile a few steps with TensorFlow, and with Horovod if it is the backend.
             Reports do not compare the times of such a run. Turns `trace` on.
         track: Trackers of experiments that follow the run: mlflow, wandb.
+        epoch_score: The score of each region that the line of an epoch has: "dice" or "iou", means
+            over cases; "dataset_dice" or "dataset_iou", those of all pixels together, and their
+            mean.
     """
 
     synthetic: bool = fixed(False)
@@ -566,8 +570,10 @@ class ObservationKeys(Section):
     trace: bool = free(False)
     profile: bool = fixed(False)
     track: tuple[str, ...] = free(())
+    epoch_score: str = free("dice")
 
     def _check(self) -> None:
+        check_known("epoch_score", self.epoch_score, EPOCH_SCORES)
         if self.profile:
             self._set("trace", True)
         for name in self.track:

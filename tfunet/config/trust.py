@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "TFUNET_TRUST"  # Set by --trust, so that the processes of a run and a sweep know it.
-KEYS = ("model", "data", "backend", "optimizer", "loss", "callbacks")
+KEYS = ("model", "data", "backend", "optimizer", "loss", "metrics", "callbacks")
 KEY_BYTES = 32
 
 

@@ -114,7 +114,7 @@ def _by_name(given: Mapping[str, float], source: DataSource) -> tuple[float, ...
     weights = [1.0] * source.num_classes
     labels_of = dict(_names(source))
     for name in given:
-        check_known(f"class or region in {KEY},", name, labels_of)
+        check_known(f"class or region in {KEY}:", name, labels_of)
     for label in range(source.num_classes):
         sizes = {name: len(labels_of[name]) for name in given if label in labels_of[name]}
         least = [name for name, size in sizes.items() if size == min(sizes.values())]

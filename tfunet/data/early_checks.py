@@ -12,6 +12,7 @@ from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.cache import check_cache
 from tfunet.data.class_weights import KEY, check_form, class_weights, given_weights
+from tfunet.data.formats.claims import check_growth
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
@@ -101,6 +102,8 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     task = open_task(config, opened)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
+    for shape in sorted(set(source.shapes)):
+        check_growth(shape, tuple(map(max, shape, task.patch)), f"patch = {list(task.patch)}")
     class_weights(config, source)  # Raises for those that do not fit the classes.
     train = split_of(config, source).train
     tournament = read_tournament(config.tournament)

@@ -97,6 +97,8 @@ class DataSource:
         has_background: Whether pixels without a class are label 0. Else each has a class, and no
             mask holds 0.
         in_colour: Whether pictures show the first three channels as red, green and blue.
+        mask_values: The values of each label in the masks' files, background first; colours are
+            "#rrggbb". Empty where they are not known, or each class has a file of its own.
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
             case's files again, for pictures in colour. By default pixels stay as they are.
         made_by: What `made_by` tells of it; empty if it was not opened by a configuration.
@@ -131,11 +133,14 @@ class DataSource:
     class_names: tuple[str, ...] = ()
     has_background: bool = True
     in_colour: bool = False
+    mask_values: tuple[tuple[int | str, ...], ...] = ()
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
     made_by: str = ""
     objects: Callable[[int, Sequence[int]], np.ndarray | None] = lambda index, shape: None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"The name of a data set must be a text, got {self.name!r}.")
         if not self.case_ids:
             raise ValueError(f"The data set {self.name!r} has no cases.")
         if len(set(self.case_ids)) != len(self.case_ids):

@@ -10,6 +10,10 @@ from pathlib import Path
 from tfunet.files.regular import open_regular
 
 PARTIAL = ".partial-"
+TOO_LARGE = (
+    "The shell or the file system limits the size of a file. See ulimit -f, raise it, or choose "
+    "another folder."
+)
 
 
 class WriteError(OSError):
@@ -25,8 +29,10 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         advice = "Check the folder, or choose another one."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "Free space there, or choose another folder."
+        elif error.errno == errno.EFBIG:
+            advice = TOO_LARGE
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = "Get permission to write there, or choose another folder."
         elif error.errno in (errno.ENOTDIR, errno.EEXIST):

@@ -15,6 +15,7 @@ from tfunet.config.case_metrics import (
     INSTANCE_DIFFERENCE,
     INSTANCES,
     LEAST_OVERLAP,
+    OWN,
     PIXELS,
     SEGMENTS,
     UNITS,
@@ -23,10 +24,11 @@ from tfunet.config.case_metrics import (
 from tfunet.learning import scores
 from tfunet.learning.centre_lines import centre_lines
 from tfunet.learning.mask_libraries import morphology, ndimage, segment_metrics
+from tfunet.learning.own_metric import measure_own
 
 # Of COCO and of the Data Science Bowl 2018: 0.5, 0.55, ..., 0.95.
 OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
-WITHOUT_LIBRARY = ("dice", "iou", "volume_difference")
+WITHOUT_LIBRARY = ("dice", "iou", "volume_difference", OWN)
 
 
 def check_library(metrics: Sequence[CaseMetric]) -> None:
@@ -356,6 +358,7 @@ def _volume_difference(region: _Region, metric: CaseMetric) -> float:
 
 
 _FUNCTIONS: dict[str, _Measure] = {
+    OWN: lambda region, metric: measure_own(metric, region.truth, region.predicted, region.spacing),
     "dice": lambda region, metric: float(scores.dice(region.counts)),
     "iou": lambda region, metric: float(scores.iou(region.counts)),
     "nsd": _nsd,

@@ -32,7 +32,7 @@ def count(
         shape = [1] * len(spatial)
         shape[axis] = size
         core &= tf.reshape(inside, [-1, *shape])
-    places, windows = num_classes**2 + 1, tf.shape(mask)[0]
+    places, windows = num_classes**2 + 1, mask.shape[0]
     true = tf.cast(mask, tf.int32)
     place = tf.where(true < num_classes, true * num_classes + labels, places - 1)
     place += places * tf.reshape(tf.range(windows), [-1] + [1] * len(spatial))

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tfunet.config.refs import near_match
+from tfunet.config.keras_names import unknown_metric
 
 ACCURACY = ("accuracy", "acc")
 # Options that say from which value on a pixel is foreground. Of logits this is 0.
@@ -40,10 +40,7 @@ def _of_logits(name: str, num_logits: int | None) -> Any:
         found = keras.metrics.get(name)
     except ValueError as error:
         known = [key for key in vars(keras.metrics) if not key.startswith("_")]
-        raise ValueError(
-            f"Unknown metric {name!r}.{near_match(name, known)} Name a metric of whole cases, such "
-            "as 'dice' or 'hd95', or one of keras.metrics."
-        ) from error
+        raise unknown_metric(name, known) from error
     except TypeError as error:
         raise ValueError(
             f"The metric {name!r} needs options, which metrics= cannot give ({error}). Metrics of "

@@ -1,7 +1,7 @@
 """best.json, which `tfunet best` writes and `tfunet predict` follows. No TensorFlow."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -9,6 +9,7 @@ from typing import Any, final
 from tfunet.files.atomic import write_atomic
 from tfunet.files.typed import Count, Positive, RecordError, read_json, typed
 from tfunet.prediction.cleaning import Cleaning
+from tfunet.prediction.finished_run import read_finished_run
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
@@ -91,16 +92,26 @@ def read_best(study: Path) -> Best | None:
     )
 
 
-def check_run(folder: Path) -> None:
-    """Raise ValueError for what is no folder of a run, before TensorFlow is imported."""
+def check_run(folder: Path, weights: str | None = None, ensemble: Iterable[Path] = ()) -> None:
+    """Raise ValueError for what is no folder of a finished run, before TensorFlow is imported.
+
+    Args:
+        folder: That of the run, or of a study with a best.json.
+        weights: A file in the folder, instead of the weights of the last epoch.
+        ensemble: Folders of further runs.
+    """
     run = RunFolder(folder)
     if not run.path.is_dir():
         raise ValueError(f"There is no folder {str(run.path)!r}. Name that of a finished run.")
-    if run.read_config() is None and not (run.path / BEST).exists():
+    is_run = run.read_config() is not None
+    best = None if is_run else read_best(folder)
+    if not is_run and best is None:
         raise ValueError(
             f"{run.path} holds no run: it has no config.json. Nor has it the {BEST} of a study, "
             "which tfunet best writes."
         )
+    for each in (*(best.runs if best else (folder,)), *ensemble):
+        read_finished_run(RunFolder(each), weights)
 
 
 def say_best(run: Path) -> None:

@@ -13,6 +13,7 @@ from tfunet.data.image_files import read_mask
 from tfunet.data.shown_planes import shown_channels
 from tfunet.data.source import DataSource, RawCase
 from tfunet.files.atomic import writing
+from tfunet.prediction.mask_values import MaskValues
 from tfunet.prediction.overlay_picture import write_errors
 from tfunet.process.terminal import lines_of
 
@@ -33,18 +34,32 @@ class Cases:
         indices: Of each in the data set.
         stems: The name of each, as files have it.
         predictions: The file of each prediction.
+        written: The values that they are written in; None for the labels themselves.
     """
 
     source: DataSource
     indices: Sequence[int]
     stems: Sequence[str]
     predictions: Sequence[Path]
+    written: MaskValues | None = None
 
     def read(self, at: int) -> tuple[str, RawCase, np.ndarray]:
         """Return a case's name, what its files hold, and the labels that count."""
         index = self.indices[at]
         raw, name = raw_case(self.source, index), self.source.case_ids[index]
-        return name, raw, _counted(name, raw, self.predictions[at], self.source)
+        return name, raw, self._counted(name, raw, self.predictions[at])
+
+    def _counted(self, name: str, raw: RawCase, prediction: Path) -> np.ndarray:
+        shape, ignored = raw.mask.shape, self.source.ignored
+        if self.written is None:
+            labels = read_mask(prediction, beside=shape)
+        else:
+            labels = self.written.read(prediction, shape)
+        if labels.shape != shape:
+            raise ValueError(
+                f"{prediction} has shape {labels.shape}, and the mask of {name} {shape}."
+            )
+        return labels if ignored is None else np.where(raw.mask == ignored, 0, labels)
 
     def draw(self, rows: Sequence[Mapping[str, Any]], folder: Path, *, most: int) -> None:
         """Draw cases with their errors, the worst first; pictures that are there are replaced.
@@ -97,15 +112,6 @@ def now_and_then(items: Sequence[T], done: str) -> Iterator[T]:
             said = time.perf_counter()
             print(f"{done} {count} of {len(items)} cases.", flush=True)
         yield item
-
-
-def _counted(name: str, raw: RawCase, prediction: Path, source: DataSource) -> np.ndarray:
-    labels = read_mask(prediction, beside=raw.mask.shape)
-    if labels.shape != raw.mask.shape:
-        raise ValueError(
-            f"{prediction} has shape {labels.shape}, and the mask of {name} {raw.mask.shape}."
-        )
-    return labels if source.ignored is None else np.where(raw.mask == source.ignored, 0, labels)
 
 
 def _without(mask: np.ndarray, ignored: int) -> np.ndarray:

@@ -40,12 +40,13 @@ from tfunet.learning.dataset_scores import (
     score_rows,
     score_text,
 )
+from tfunet.learning.own_metric import load_own
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
-from tfunet.prediction.run import Options, followed, predict
+from tfunet.prediction.run import Options, followed, predict, written_values
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
@@ -122,6 +123,9 @@ def evaluate(
     wanted = case_metrics(network.config.metrics if metrics is None else metrics)
     check_case_metrics(metrics or ())
     check_library(wanted)
+    if metrics is None:
+        RunFolder(members[0].run).check_programs(network.config, ["metrics"])
+    load_own(wanted)
     source = _opened(data, network, skip_bad=skip_bad)
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
@@ -143,6 +147,7 @@ def evaluate(
         source=source,
         indices=chosen,
         stems=stems,
+        written=written_values(network, options),
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []

@@ -17,7 +17,7 @@ from tfunet.prediction.output import (
 )
 
 # Of an identity, where the option was given.
-OPTIONAL = ("ensemble", "mirrored_axes", "cleaning")
+OPTIONAL = ("ensemble", "mirrored_axes", "cleaning", "values")
 
 
 @dataclass(frozen=True, kw_only=True)

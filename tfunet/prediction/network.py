@@ -1,6 +1,8 @@
 """The network that a run trained, for windows of any size that it accepts."""
 
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +14,16 @@ import tensorflow as tf
 
 from tfunet.config.run import RunConfig
 from tfunet.data.class_lines import BACKGROUND
-from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.graph.traced import traced
 from tfunet.learning.outputs import ClassOutputs, Outputs, RegionOutputs
 from tfunet.models import trained_options
 from tfunet.models.make import make_model
-from tfunet.record import DATA, MODEL, RunFolder
+from tfunet.prediction.finished_run import damaged, read_finished_run
+from tfunet.record import RunFolder
 
+# What reading an archive of weights raises whose bytes are not those that were written.
+DAMAGED_FILE = (OSError, EOFError, zipfile.BadZipFile, zlib.error)
 # Takes windows (batch, *window, channels) and returns logits (batch, *window, num_logits).
 Forward = Callable[[np.ndarray], np.ndarray]
 
@@ -37,6 +41,8 @@ class Network:
         patch: Spatial shape that it was trained with.
         preparation: How its images were prepared; None if code of the data set did it.
         names: Names of the labels from 1; empty in the record of an earlier version.
+        mask_values: The values of each label in the masks of the training, background first; empty
+            where they are not known.
     """
 
     config: RunConfig
@@ -47,6 +53,7 @@ class Network:
     patch: tuple[int, ...]
     preparation: Mapping[str, Any] | None
     names: tuple[str, ...] = ()
+    mask_values: tuple[tuple[int | str, ...], ...] = ()
 
     def label_names(self) -> dict[int, str]:
         """Return a name for each label; its number where the run did not record one."""
@@ -55,16 +62,12 @@ class Network:
 
     def classes(self) -> dict[str, dict[str, Any]]:
         """Return each label's name, and its values in the masks of the training where known."""
-        values = self.config.data_options.get("classes")
-        given = dict(values) if isinstance(values, Mapping) else {}
-        background = given.pop(BACKGROUND, 0)
-        names = {label: name.split(" ", 1)[-1] for label, name in self.label_names().items()}
-        classes: dict[str, dict[str, Any]] = {"0": {"name": BACKGROUND}}
-        classes |= {str(label): {"name": name} for label, name in names.items()}
-        if tuple(given) == tuple(names.values()):
-            for entry, value in zip(classes.values(), (background, *given.values()), strict=True):
-                several = value if isinstance(value, list | tuple) else [value]
-                entry["mask_values"] = list(several)
+        names = [BACKGROUND, *(name.split(" ", 1)[-1] for name in self.label_names().values())]
+        classes: dict[str, dict[str, Any]] = {
+            str(label): {"name": name} for label, name in enumerate(names)
+        }
+        for entry, values in zip(classes.values(), self.mask_values, strict=False):
+            entry["mask_values"] = list(values)
         return classes
 
     def facts(self) -> "Facts":
@@ -103,7 +106,10 @@ class Network:
         model = self._build(window)
         with warnings.catch_warnings():  # The weights of optimizers are not needed.
             warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
-            model.load_weights(self.path)
+            try:
+                model.load_weights(self.path)
+            except DAMAGED_FILE as error:
+                raise damaged(self.path) from error
         return model
 
     def _build(self, window: tuple[int, ...]) -> keras.Model:
@@ -146,56 +152,36 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
 
     `weights` names a file in its folder to use instead of the last epoch's.
     """
-    if not folder.path.is_dir():
-        raise ValueError(f"There is no folder {str(folder.path)!r}. Name that of a finished run.")
-    config, data, path = folder.read_config(), folder.read_data(), folder.model_path()
-    if config is None:
-        raise ValueError(f"{folder.path} holds no run: it has no config.json.")
-    if not folder.is_done() or path is None:
-        raise ValueError(
-            f"The run in {folder.path} is not finished: it has no result.json or no {MODEL}. "
-            "Run the command that started it again: it goes on."
-        )
-    if weights is not None:
-        path = folder.path / weights
-        if not path.is_file() or path.suffix not in (".keras", ".h5"):
-            known = sorted(file.name for file in folder.path.glob("*.keras"))
-            raise ValueError(
-                f"{path} is no file of weights (.keras, .weights.h5). The folder holds: "
-                f"{', '.join(known) or 'none'}."
-            )
-    folder.check_programs(config, ["model"])
-    if data is None:
-        raise ValueError(
-            f"{folder.path} has no data.json, which says what the network was trained on: an "
-            "earlier version made it. Train the network again."
-        )
-    if missing := [key for key in DATA if key not in data]:
-        raise RecordError(folder.path / "data.json", f"it has no {missing[0]}")
-    if data.get("targets"):
-        raise ValueError(
-            f"The run in {folder.path} learned to predict numbers ({', '.join(data['targets'])}), "
-            "and this command writes masks. Its predictions of the validation cases are in "
-            f"errors.csv; for other images load {path.name} with Keras."
-        )
+    run = read_finished_run(folder, weights)
+    data = run.data
     return Network(
-        config=config,
-        path=path,
+        config=run.config,
+        path=run.weights,
         channels=data["channels"],
         num_classes=data["num_classes"],
-        outputs=_outputs(folder, config, data),
+        outputs=_outputs(run.config, data),
         patch=tuple(data["patch"]),
         preparation=data["preparation"],
         names=tuple(data.get("label_names") or ()),
+        mask_values=tuple(map(tuple, data.get("mask_values", _values_in(run.config)))),
     )
 
 
-def _outputs(folder: RunFolder, config: RunConfig, data: Mapping[str, Any]) -> Outputs:
+def _outputs(config: RunConfig, data: Mapping[str, Any]) -> Outputs:
     """Return what the logits of a run's network stand for."""
     if not config.has_regions:
         return ClassOutputs(num_classes=data["num_classes"])
-    regions = {name: tuple(labels) for name, labels in (data.get("regions") or {}).items()}
-    try:
-        return RegionOutputs(regions=regions)
-    except ValueError as error:
-        raise RecordError(folder.path / "data.json", str(error)) from error
+    regions = {name: tuple(labels) for name, labels in data["regions"].items()}
+    return RegionOutputs(regions=regions)
+
+
+def _values_in(config: RunConfig) -> list[list[int | str]]:
+    """Return `mask_values` of a run of an earlier version, which did not record them."""
+    classes = config.data_options.get("classes")
+    if not isinstance(classes, Mapping):
+        return []
+    named = {BACKGROUND: 0, **classes}
+    return [
+        list(values) if isinstance(values, list | tuple) else [values]
+        for values in (named.pop(BACKGROUND), *named.values())
+    ]

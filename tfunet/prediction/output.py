@@ -89,7 +89,7 @@ def write(
 def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing, unit: str) -> None:
     import tifffile
 
-    classes = () if raster.num_classes is None else (raster.num_classes,)
+    classes = () if raster.channels is None else (raster.channels,)
     shape = (*classes, *raster.shape)
     axes = ("C" if classes else "") + "ZYX"[-len(raster.shape) :]
     num_bytes = int(np.prod(shape)) * np.dtype(raster.dtype).itemsize
@@ -120,11 +120,11 @@ def _tiles(raster: Raster) -> Iterator[np.ndarray]:
     """Yield the tiles of a TIFF in its order: classes, planes, rows, columns."""
     is_stack = len(raster.shape) == 3
     step = 1 if is_stack else TILE
-    for label in range(raster.num_classes or 1):
+    for label in range(raster.channels or 1):
         for first in range(0, raster.shape[0], step):
             rows = raster.rows(first, min(first + step, raster.shape[0]))
             plane = rows[0] if is_stack else rows
-            plane = plane if raster.num_classes is None else plane[..., label]
+            plane = plane if raster.channels is None else plane[..., label]
             for top in range(0, len(plane), TILE):
                 for left in range(0, plane.shape[1], TILE):
                     tile = np.zeros((TILE, TILE), raster.dtype)
@@ -164,8 +164,8 @@ def _write_nifti(raster: Raster, path: Path, image: Path, spacing: Spacing, unit
                 header["cal_max"], header["cal_min"] = 0, 0
                 shape = like.shape[:3]
                 values = values.reshape(*shape, *values.shape[len(raster.shape) :])
-            if raster.num_classes is not None and len(raster.shape) == 2:
-                values = values.reshape(*raster.shape, 1, raster.num_classes)
+            if raster.channels is not None and len(raster.shape) == 2:
+                values = values.reshape(*raster.shape, 1, raster.channels)
             prediction = nibabel.Nifti1Image(values, affine, header, dtype=raster.dtype)
             if header is None and unit in NIFTI_UNITS:
                 prediction.header.set_xyzt_units(NIFTI_UNITS[unit])
@@ -178,7 +178,7 @@ def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing, unit:
     import zarr
 
     rank = len(raster.shape)
-    classes = () if raster.num_classes is None else (raster.num_classes,)
+    classes = () if raster.channels is None else (raster.channels,)
     chunks = (TILE, TILE) if rank == 2 else (TILE // 4,) * 3
     axes = [{"name": "c", "type": "channel"}] if classes else []
     in_unit = {"unit": NGFF_UNITS[unit]} if spacing and unit else {}

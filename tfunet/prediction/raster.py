@@ -69,14 +69,14 @@ class Raster:
     Args:
         shape: Spatial shape.
         dtype: uint8 for labels, float32 for probabilities.
-        num_classes: Number of classes; None for labels.
-        rows: Returns the rows [first, last): (rows, *rest). Probabilities have a last axis of
-            classes.
+        channels: Length of a last axis: of classes, for probabilities, or of red, green and blue;
+            None for labels.
+        rows: Returns the rows [first, last): (rows, *rest), with the last axis if there is one.
     """
 
     shape: tuple[int, ...]
     dtype: str
-    num_classes: int | None
+    channels: int | None
     rows: Callable[[int, int], np.ndarray]
 
 
@@ -113,7 +113,7 @@ def raster_of(raw: RawFile, shape: Sequence[int], num_classes: int | None) -> Ra
     return Raster(
         shape=shape,
         dtype=raw.dtype,
-        num_classes=num_classes,
+        channels=num_classes,
         rows=raw.rows if shape == before else resampled,
     )
 
@@ -123,8 +123,8 @@ def written_to_array(raster: Raster, path: Path) -> np.ndarray:
 
     Only the parts that are used are in memory. Classes come last.
     """
-    classes = () if raster.num_classes is None else (raster.num_classes,)
+    classes = () if raster.channels is None else (raster.channels,)
     array = RawFile(path=path, shape=(*raster.shape, *classes), dtype=raster.dtype)
-    for first, last in cuts(raster.shape, raster.num_classes or 1):
+    for first, last in cuts(raster.shape, raster.channels or 1):
         array.append(raster.rows(first, last))
     return np.memmap(path, array.dtype, "r", shape=array.shape)

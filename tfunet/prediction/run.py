@@ -35,6 +35,7 @@ from tfunet.prediction.ensemble import (
 )
 from tfunet.prediction.inputs import find_images
 from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
+from tfunet.prediction.mask_values import LABELS, VALUES, MaskValues, check_holds, mask_values
 from tfunet.prediction.network import Facts, Forward, Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_overlay
 from tfunet.prediction.prepare import Preparation, check_memory
@@ -82,6 +83,8 @@ class Options:
         ensemble: Further runs. The prediction is the mean of the probabilities of all runs.
         mirror: Predict mirrored windows, too, along the axes along which training images were
             mirrored, and take the mean of the logits (nnU-Net).
+        values: "labels": the prediction holds 0, 1, 2, ... "masks": it holds the values, or
+            colours, of the masks that the run was trained on.
     """
 
     tiles: str = "gaussian"
@@ -95,10 +98,13 @@ class Options:
     pixel_size: tuple[float, ...] | None = None
     ensemble: tuple[Path, ...] = ()
     mirror: bool = False
+    values: str = LABELS
 
     def __post_init__(self) -> None:
         if self.tiles not in WAYS:
             raise ValueError(f"Unknown tiles {self.tiles!r}. Known: {', '.join(WAYS)}.")
+        if self.values not in VALUES:
+            raise ValueError(f"Unknown values {self.values!r}. Known: {', '.join(VALUES)}.")
         if self.window is not None and min(self.window, default=0) < 1:
             raise ValueError(
                 f"--window must have positive sizes, got {','.join(map(str, self.window))}."
@@ -142,10 +148,11 @@ def predict(
     has_overlay = options.overlay and drawing() is not None
     if options.overlay and not has_overlay:
         print(NO_DRAWING)
+    written = written_values(network, options)
     jobs = plan_jobs(
         images if names is not None else find_images(images, prepare.num_files),
         out,
-        options.format,
+        written.format if options.format is None and written is not None else options.format,
         probabilities=options.probabilities,
         overlay=has_overlay,
         names=names,
@@ -156,6 +163,8 @@ def predict(
     for job in jobs:
         image = prepare.open(job.files)
         _check_image(job, image, network)
+        if written is not None:
+            check_holds(job.format, job.files[0], written)
         tilings.append(_tiling(image, window, halo, facts))
     forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
     # Fails before anything is written if a network does not take the window.
@@ -188,6 +197,8 @@ def predict(
         how["mirrored_axes"] = [member.mirrored for member in members]
     if cleaning:
         how["cleaning"] = cleaning.as_json()
+    if written is not None:
+        how["values"] = written.shown
     identities = [identity_of(job, json.loads(json.dumps(how))) for job in jobs]
     done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
     for job, identity, is_done in zip(jobs, identities, done, strict=True):
@@ -196,7 +207,7 @@ def predict(
             print(lines_of(f"{job.name}: done already, {job.labels}"), flush=True)
             continue
         started = time.perf_counter()
-        tiling = _run_job(job, identity, members, cleaning, facts, forward_of)
+        tiling = _run_job(job, identity, members, cleaning, facts, forward_of, written)
         size, windows = (" x ".join(map(str, shape)) for shape in (tiling.extent, tiling.window))
         seconds = f"{time.perf_counter() - started:.1f} s"
         count = counted(tiling.num_windows, "window")
@@ -208,6 +219,14 @@ def predict(
 def _without_unit(prepare: Preparation) -> dict[str, Any]:
     """Return how images are prepared, as earlier versions wrote it beside a prediction."""
     return {key: value for key, value in asdict(prepare).items() if key != "unit"}
+
+
+def written_values(network: Network, options: Options) -> MaskValues | None:
+    """Return the values that predictions are written in; None for the labels themselves.
+
+    Raises ValueError where those of the masks are asked for and not known.
+    """
+    return None if options.values == LABELS else mask_values(network.mask_values)
 
 
 def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]:
@@ -340,6 +359,7 @@ def _run_job(
     cleaning: Cleaning,
     facts: Facts | None,
     forward_of: ForwardOf,
+    written: MaskValues | None,
 ) -> Tiling:
     started = time.perf_counter()
     work = RunFolder(job.unfinished)
@@ -374,7 +394,8 @@ def _run_job(
                 labels.append(_labels(network.outputs, band))
         if cleaning:
             labels = _cleaned(job, labels, cleaning)
-        _finish(job, (labels, probabilities), num_probabilities, members[0].prepare.axes)
+        axes = members[0].prepare.axes
+        _finish(job, (labels, probabilities), num_probabilities, axes, written)
         if job.overlay is not None:
             # On the image as it is stored, which says more than one that was resampled.
             prepare = members[0].prepare
@@ -516,7 +537,11 @@ def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> 
 
 
 def _finish(
-    job: Job, raws: tuple[RawFile, RawFile | None], num_probabilities: int, axes: str | None
+    job: Job,
+    raws: tuple[RawFile, RawFile | None],
+    num_probabilities: int,
+    axes: str | None,
+    written: MaskValues | None,
 ) -> None:
     header = read_header(job.files[0], axes=axes)
     for raw, path, classes in zip(
@@ -525,6 +550,7 @@ def _finish(
         if raw is not None and path is not None:
             raster = raster_of(raw, header.shape, classes)
             is_labels = classes is None
+            raster = written.raster(raster) if is_labels and written is not None else raster
             output.write(
                 job.format if is_labels else output.format_of_probabilities(job.format),
                 raster,

@@ -54,7 +54,8 @@ class Spans:
 
     def add(self, name: str, begin_seconds: float, end_seconds: float) -> None:
         """Note a part of the current activity, between two Unix times."""
-        seconds = float(end_seconds - begin_seconds)
+        # Somebody may set the clock in between.
+        seconds = max(0.0, float(end_seconds - begin_seconds))
         self._waiting.append(
             Span(step=self._step, name=name, begin_seconds=begin_seconds, seconds=seconds)
         )

@@ -48,7 +48,7 @@ def measure(trainer: Trainer) -> Measurements:
     """Measure with further steps, which change nothing; called by all processes together."""
     attempt, network = trainer.attempt, trainer.network
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    elapsed_seconds = time.time() - attempt.started
+    elapsed_seconds = time.perf_counter() - attempt.began
     peaks = _peak_bytes(backend, topology)
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
     pipeline = trainer.steps.pipeline

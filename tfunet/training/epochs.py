@@ -184,7 +184,7 @@ class Trainer:
         attempt.begin("callbacks before training")
         self._keras_callbacks.on_train_begin()
         self.callbacks.restore(self._resumed.callback_states)
-        seconds = time.time() - attempt.started
+        seconds = time.perf_counter() - attempt.began
         progress.seconds["start"] = progress.seconds.get("start", 0.0) + seconds
         if self._goes_on():
             self.logbook.announce()

@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 from tqdm import tqdm
@@ -16,6 +16,7 @@ from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
 from tfunet.record import epoch_columns
+from tfunet.training.earlier_first_step import earlier_first_step
 from tfunet.training.evaluation import Scores
 from tfunet.training.progress import Progress, Resumed
 from tfunet.training.setup import Attempt, Network, RunData
@@ -26,6 +27,12 @@ RECENT = 50
 CASE_COUNTS: dict[str, Callable[[str], Any]] = {"region": str, **dict.fromkeys(COUNTS, amount)}
 SCORES = ("dice_", "iou_", "dataset_", "mae_")
 SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
+SCORE_WORDS = {
+    "dice": "Dice",
+    "iou": "IoU",
+    "dataset_dice": "dataset Dice",
+    "dataset_iou": "dataset IoU",
+}
 
 
 @final
@@ -76,9 +83,17 @@ class Logbook:
         self._bar.clear()
         self._attempt.say(
             f"Compiling the training step: {what} of {shape}{where}. The first step takes longer "
-            "than the others."
+            f"than the others{self._took_elsewhere()}."
         )
         self._bar.refresh()
+
+    def _took_elsewhere(self) -> str:
+        """Return how long the first step took in another run, in words; empty if none is known."""
+        attempt = self._attempt
+        if not attempt.topology.is_chief:
+            return ""
+        found = earlier_first_step(attempt.folder.path, attempt.config)
+        return f"; in {found[0]} it took {found[1]:.3g} s" if found else ""
 
     def show_step(self, loss: float) -> None:
         """Move the progress bar by a step; without a terminal say a line a minute."""
@@ -130,7 +145,7 @@ class Logbook:
                 training_seconds=training_seconds,
                 evaluation_seconds=evaluation_seconds,
                 saving_seconds=saving_seconds - self._saving_in_rows,
-                elapsed_seconds=time.time() - self._attempt.started,
+                elapsed_seconds=time.perf_counter() - self._attempt.began,
             )
         )
         self._saving_in_rows = saving_seconds
@@ -143,7 +158,8 @@ class Logbook:
                 text = confusion_csv(scores.confusion, labels)
                 write_atomic(self._attempt.folder.path / CONFUSION, text)
         self._bar.clear()
-        shown = _shown(progress.logs, self._data.task.source.regions)
+        regions = tuple(self._data.task.source.regions)
+        shown = shown_numbers(progress.logs, regions, self._attempt.config.epoch_score)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s of training"
         if scores is not None:
             numbers += f", {evaluation_seconds:.1f} s of evaluation"
@@ -184,13 +200,18 @@ class Logbook:
         self._trackers.end()
 
 
-def _shown(logs: Mapping[str, float], regions: Iterable[str]) -> list[str]:
-    """Return the numbers of an epoch: losses, scores, the Dice of each region if there are more."""
-    shown = [f"{name} {logs[name]:.4f}" for name in SHOWN if name in logs]
-    dice = [
-        f"{region} {logs[f'val_dice_{region}']:.4f}" for region in regions if "val_dice" in logs
+def shown_numbers(logs: Mapping[str, float], regions: Sequence[str], score: str) -> list[str]:
+    """Return the numbers of an epoch: losses, scores, a score of each region if there are more."""
+    own = f"val_{score}"
+    names = [*SHOWN, *([] if own in SHOWN else [own])]
+    shown = [f"{name} {logs[name]:.4f}" for name in names if name in logs]
+    if len(regions) < 2 or "val_dice" not in logs:
+        return shown
+    by_region = [
+        f"{region} {logs[key]:.4f}" if (key := f"{own}_{region}") in logs else f"{region} -"
+        for region in regions
     ]
-    return [*shown, f"Dice of {', '.join(dice)}"] if len(dice) > 1 else shown
+    return [*shown, f"{SCORE_WORDS[score]} of {', '.join(by_region)}"]
 
 
 def _duration(seconds: float) -> str:

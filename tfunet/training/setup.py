@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from tfunet.files.printable import printable
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.own_metric import load_own
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
@@ -68,6 +70,7 @@ class Attempt:
 
     Args:
         started: Unix time at which the process began.
+        began: The same by a clock that nobody sets, time.perf_counter.
         begin: Is told what this process begins, as `Pulse.begin`.
     """
 
@@ -76,6 +79,7 @@ class Attempt:
     topology: Topology
     folder: RunFolder
     started: float
+    began: float
     begin: Callable[..., None]
     spans: Spans | None
     has_gpus: bool
@@ -118,6 +122,7 @@ def start(
     Raises ValueError for what this process cannot do, before the data, which can take long.
     """
     started = psutil.Process().create_time()
+    began = time.perf_counter() - max(0.0, time.time() - started)
     spans = Spans(started, begin) if config.trace else None
     topology = backend.start()
     keras.utils.set_random_seed(config.seed)
@@ -139,6 +144,7 @@ def start(
         topology=topology,
         folder=folder,
         started=started,
+        began=began,
         begin=begin if spans is None else spans.begin,
         spans=spans,
         has_gpus=has_gpus,
@@ -305,6 +311,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "training_files": training_files(source, split),
                 "contents": contents(cases, split),
                 **({KEY: weights} if weights else {}),
+                "mask_values": source.mask_values,
             }
         )
     whole_cases = _whole_cases(attempt, task, cases, split)
@@ -378,6 +385,7 @@ def _whole_cases(
             f"{source.name!r} has numbers to predict. Leave it out."
         )
     check_library(metrics)
+    load_own(metrics)
     spacings = [source.spacings[case] if source.spacings else None for case in split.validation]
     has_spacing = None not in spacings
     if not has_spacing and any(spacings):

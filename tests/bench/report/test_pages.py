@@ -66,7 +66,8 @@ def test_commands_of_the_page_on_reports(command, place, capsys):
 @pytest.mark.slow
 def test_commands_of_the_page_on_studies(place, capsys):
     given = commands("studies.md")
-    assert [arguments[1:3] for arguments in given][-2:] == [["sweep", "run"], ["sweep", "status"]]
+    last = [arguments[1:3] for arguments in given][-3:]
+    assert last == [["sweep", "run"], ["sweep", "watch"], ["sweep", "status"]]
     for command in given:
         assert main(command[1:]) == exit_codes.OK, command
     shown = capsys.readouterr().out

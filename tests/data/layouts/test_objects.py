@@ -5,8 +5,10 @@ import pytest
 from init_folders import grey, save
 from PIL import Image
 
+from tfunet.data import lazy_image
 from tfunet.data.check import check
 from tfunet.data.defects import DefectsError
+from tfunet.data.layouts import file_source
 from tfunet.data.layouts.folder import open_folder
 
 
@@ -79,6 +81,16 @@ def test_numbered_objects_have_borders_too(folder):
     numbered, apart = opened(folder, border="edge", **given), opened(folder, border="edge")
     for case in OBJECTS:
         assert np.array_equal(read(numbered, case), read(apart, case))
+
+
+def test_equal_numbers_in_masks_of_two_classes_are_two_objects(tmp_path):
+    save(tmp_path / "i.png", grey(24, 32))
+    for name, left in {"a": 4, "b": 8}.items():
+        save(tmp_path / f"i_{name}.png", box(10, left) // 255)
+    masks = {name: f"{{case}}_{name}.png" for name in "ab"}
+    given = {"masks": masks, "threshold": 0, "objects": False, "border": "edge"}
+    source = opened(tmp_path, images="{case}.png", **given)
+    assert np.unique(np.nonzero(read(source, "i") == 3)[1]).tolist() == [7, 8]
 
 
 def test_borders_of_volumes_and_of_gaps_of_a_pixel(tmp_path):
@@ -162,3 +174,21 @@ def test_without_the_option_several_files_are_a_defect_that_names_it(folder):
         opened(folder, objects=None, exclude=["a/images/*.png"])
     assert "2 files match a_c/masks/*.png" in str(error.value)
     assert 'objects = "files"' in str(error.value)
+
+
+def test_a_large_image_is_read_in_parts_unless_it_has_borders(folder, monkeypatch):
+    whole = opened(folder)
+    monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+    monkeypatch.setattr(lazy_image, "PART_BYTES", 24 * 32)
+    for case in ("b", "a_c"):
+        tif = folder / "tif" / case
+        for number, mask in enumerate(OBJECTS[case]):
+            save(tif / "masks" / f"{number}.tif", mask)
+        save(tif / "images" / f"{case}.tif", grey(24, 32))
+    given = {"images": "tif/{case}/images/{case}.tif", "masks": "tif/{case}/masks/*.tif"}
+    large = opened(folder, **given)
+    for at, case in enumerate(large.case_ids):
+        masks = [mask for _, mask in large.read_parts(at).parts]
+        assert len(masks) > 1
+        assert np.array_equal(np.concatenate(masks), read(whole, case))
+    assert opened(folder, **given, border="border").read_parts(0) is None

@@ -18,7 +18,7 @@ from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report import number_text as texts
 from tfunet.config.amount import GIB
-from tfunet.config.case_metrics import NO_SHARES
+from tfunet.config.case_metrics import is_share
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
 
@@ -92,7 +92,7 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                 values = by_repeat(cell, metric, region)
                 if not values:
                     continue
-                has_share = metric not in NO_SHARES
+                has_share = is_share(metric)
                 estimate = mean(values)
                 estimate = estimate.within(0, 1) if has_share else estimate
                 has_interval = has_interval or estimate.has_interval

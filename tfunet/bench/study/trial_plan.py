@@ -40,6 +40,7 @@ LATER: Mapping[str, Any] = {
     "share_cores": False,
     "gpu_memory": None,
     "initial_weights": None,
+    "epoch_score": "dice",
 }
 
 

@@ -4,6 +4,7 @@ Names say which files are alike, and the values in some of them say which are ma
 TensorFlow.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,17 @@ import numpy as np
 
 from tfunet.data.class_lines import inline_table, toml_value
 from tfunet.data.defects import BadFileError
-from tfunet.data.discovery.found_pairs import Pairs
+from tfunet.data.discovery.found_pairs import MOST_KINDS, Pairs
 from tfunet.data.discovery.mask_contents import MOST_CLASSES
-from tfunet.data.discovery.names import SIDES, differing, is_of_masks, replaced, words
+from tfunet.data.discovery.names import (
+    SIDES,
+    are_classes,
+    differing,
+    is_of_masks,
+    is_of_region,
+    replaced,
+)
+from tfunet.data.formats.container import stem
 from tfunet.data.image_files import read_image
 
 # More kinds of files are no channels and masks of a case.
@@ -27,10 +36,8 @@ LEAST_SHARE = 0.2
 READ = 3
 # Every so many pixels are looked at first.
 STRIDE = 97
-# Words of masks that say where to look, and not what is there.
-REGIONS = frozenset(("brain", "brainmask", "brainmasks", "body", "bodymask", "fov", "valid"))
-# Above folders of cases there are at most so many kinds of them, such as HGG and LGG.
-MOST_KINDS = 4
+# A name whose last word, or number, is what the file is.
+ENDING = re.compile(r"(.+)([-_. ][A-Za-z]\w*?)")
 
 # The pattern of a kind of file to its files, by the values of the placeholders.
 Roles = dict[str, dict[tuple[str, ...], str]]
@@ -48,13 +55,15 @@ def find_case_folders(
         root: Where some files are read.
     """
     depth = max((file.count("/") for file in files), default=0)
-    for level in range(depth, 0, -1):
-        for is_number in (False, True):
-            for is_loose in (False, True):
-                names, roles = _roles(files, level, is_number=is_number, is_loose=is_loose)
-                pairs = _pairs(names, roles, set(images), set(masks), root) if roles else None
-                if pairs is not None:
-                    return pairs
+    levels = itertools.product(range(depth, 0, -1), (False, True), (False, True))
+    layouts = itertools.chain(
+        (_roles(files, level, is_number=n, is_loose=loose) for level, n, loose in levels),
+        (named(files) for named in (_roles_by_folder, _roles_by_ending)),
+    )
+    for names, roles in layouts:
+        pairs = _pairs(names, roles, set(images), set(masks), root) if roles else None
+        if pairs is not None:
+            return pairs
     return None
 
 
@@ -112,11 +121,51 @@ def _roles(
         if key in same:
             return (), {}
         same[key] = "/".join(parts)
+    return names, _usual(roles, len(files))
+
+
+def _roles_by_folder(files: Sequence[str]) -> tuple[tuple[str, ...], Roles]:
+    """Return the kinds of files where each has a folder, with a file of the same name a case."""
+    split = [(*file.rpartition("/")[::2], file) for file in files]
+    return _roles_of((folder, "", stem(name), file) for folder, name, file in split)
+
+
+def _roles_by_ending(files: Sequence[str]) -> tuple[tuple[str, ...], Roles]:
+    """Return the kinds of files where names end in what they are: a_t1.nii.gz."""
+    split = [(*file.rpartition("/")[::2], file) for file in files]
+    matches = [(folder, ENDING.fullmatch(stem(name)), file) for folder, name, file in split]
+    return _roles_of((folder, m[2], m[1], file) for folder, m, file in matches if m)
+
+
+def _roles_of(
+    named: Iterable[tuple[str, str, str, str]],
+) -> tuple[tuple[str, ...], Roles]:
+    """Return the kinds of files, of which each has (folder, end of its name, case, file)."""
+    roles: Roles = {}
+    num_files = 0
+    for folder, end, case, file in named:
+        num_files += 1
+        parts = folder.split("/")
+        sides = [part for part in parts if part.lower() in SIDES][:1]
+        marked = ["{group}" if [part] == sides else part for part in parts if part]
+        suffix = file.rpartition("/")[2].removeprefix(f"{case}{end}")
+        pattern = "/".join([*marked, f"{{case}}{end}{suffix}"])
+        same = roles.setdefault(pattern, {})
+        if (*sides, case) in same:
+            return (), {}
+        same[(*sides, case)] = file
+    roles = _usual(roles, num_files)
+    num_names = {len(key) for role in roles.values() for key in role}
+    return ("group", "case")[-max(num_names, default=1) :], roles if len(num_names) == 1 else {}
+
+
+def _usual(roles: Roles, num_files: int) -> Roles:
+    """Return the kinds of files that enough cases have; none if these are few files."""
     num_cases = len({key for role in roles.values() for key in role})
     least = max(2, LEAST_SHARE * num_cases)
     kept = {pattern: role for pattern, role in roles.items() if len(role) >= least}
-    is_covered = 2 * sum(map(len, kept.values())) > len(files)
-    return names, kept if 2 <= len(kept) <= MOST_ROLES and is_covered else {}
+    is_covered = 2 * sum(map(len, kept.values())) > num_files
+    return kept if 2 <= len(kept) <= MOST_ROLES and is_covered else {}
 
 
 def _placeholders(folders: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -139,13 +188,11 @@ class _Look:
         shapes: Spatial shape of each case.
         channels: Of the first.
         values: All values, if they are a few whole numbers; () for others.
-        share: Share of the pixels that are not 0.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     channels: int
     values: tuple[int, ...]
-    share: float
 
     @property
     def num_classes(self) -> int:
@@ -160,7 +207,7 @@ class _Look:
 
 def _look(paths: Iterable[Path]) -> _Look | None:
     """Look at files; None if one cannot be read."""
-    shapes, channels, shares = [], [], []
+    shapes, channels = [], []
     values: set[int] | None = set()
     for path in paths:
         try:
@@ -169,7 +216,6 @@ def _look(paths: Iterable[Path]) -> _Look | None:
             return None
         shapes.append(pixels.shape[:-1])
         channels.append(pixels.shape[-1])
-        shares.append(float(np.count_nonzero(pixels) / max(pixels.size, 1)))
         own = _few_values(pixels)
         values = None if own is None or values is None else values | own
     if values is None or len(values) > MOST_CLASSES + 1:
@@ -178,7 +224,6 @@ def _look(paths: Iterable[Path]) -> _Look | None:
         shapes=tuple(shapes),
         channels=channels[0],
         values=tuple(sorted(values)),
-        share=float(np.mean(shares)),
     )
 
 
@@ -226,7 +271,7 @@ def _pairs(
     ]
     if not chosen or not others:
         return None
-    if len(others) > 1 and any(looks[pattern].channels > 1 for pattern in others):
+    if len(others) > 1 and any(looks[p].channels > 1 for p in others if p in looks):
         return None  # Pictures of one thing, one of which may show its outlines.
     keys = [key for key in roles[others[0]] if all(key in roles[pattern] for pattern in chosen)]
     classes = {_class_name(pattern, chosen): pattern for pattern in chosen}
@@ -234,7 +279,9 @@ def _pairs(
         images=tuple(others),
         masks={"": chosen[0]} if len(chosen) == 1 else classes,
         values=tuple(dict(zip(names, key, strict=True)) for key in keys),
-        others={
+        others=None
+        if said_masks
+        else {
             pattern: [value for value in look.values if value]
             for pattern, look in looks.items()
             if look.is_of_labels and pattern not in chosen
@@ -252,14 +299,26 @@ def _mask_roles(looks: Mapping[str, _Look], images: Sequence[str]) -> list[str]:
     labels = {p: look for p, look in looks.items() if look.is_of_labels and p not in images}
     if not labels:
         return []
+    named = [p for p in labels if is_of_masks(p) and not is_of_region(p)]
+    labels = {p: labels[p] for p in named or labels}
     most = max(look.num_classes for look in labels.values())
     best = [pattern for pattern, look in labels.items() if look.num_classes == most]
-    what = [pattern for pattern in best if REGIONS.isdisjoint(words(PurePosixPath(pattern).name))]
-    best = what or best
-    if most > 1 and len(best) > 1:
-        named = [pattern for pattern in best if is_of_masks(PurePosixPath(pattern).name)]
-        return named if len(named) == 1 else []
-    return sorted(best)
+    what = [pattern for pattern in best if not is_of_region(pattern)]
+    best = sorted(what or best)
+    if len(best) > 1 and (most > 1 or not are_classes(best)):
+        others = [p for p in looks if p not in labels or p in images]
+        if not others:
+            return []
+        shown = " ".join(f"--images '{pattern}'" for pattern in others)
+        raise ValueError(
+            "\n".join(
+                [
+                    "Several kinds of files can be the masks, by their values. Say one of:",
+                    *(f"  {shown} --masks '{pattern}'" for pattern in best),
+                ]
+            )
+        )
+    return best
 
 
 def _class_name(pattern: str, patterns: Sequence[str]) -> str:

@@ -1,11 +1,16 @@
 """Pairs of images and masks as patterns, with names that say only what tells cases apart."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from tfunet.data.discovery.names import shared_start
+from tfunet.data.discovery.names import SIDES, shared_start
 from tfunet.data.split import GROUP
+
+# Kinds of patients: at most so many, with so many cases each.
+MOST_KINDS = 4
+LEAST_CASES = 5
 
 
 @final
@@ -61,6 +66,23 @@ def with_short_names(pairs: Pairs) -> Pairs:
     for name in pairs.values[0]:
         pairs = _without_shared(pairs, name)
     return pairs
+
+
+def without_kinds(pairs: Pairs) -> Pairs:
+    """Return the pairs with {part} for groups that are kinds of patients, such as HGG and LGG.
+
+    They are few, of many cases each, and have no number. The sides of a split are groups.
+    """
+    groups = [placeholders.get("group", "") for placeholders in pairs.values]
+    names = set(groups)
+    are_kinds = 0 < len(names) <= MOST_KINDS and len(groups) >= LEAST_CASES * len(names)
+    if not are_kinds or any(
+        not name or name.lower() in SIDES or re.search(r"\d", name) for name in names
+    ):
+        return pairs
+    free = next(name for name in ("part", "part2", "part3", "part4") if name not in pairs.values[0])
+    values = ({free if key == "group" else key: own[key] for key in own} for own in pairs.values)
+    return replace(_renamed(pairs, "group", f"{{{free}}}"), values=tuple(values))
 
 
 def _without_shared(pairs: Pairs, name: str) -> Pairs:

@@ -24,6 +24,8 @@ SIDES = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing", "ts", "holdout"), "test"),
 }
+# Words of masks that say where to look, and not what is there.
+REGIONS = frozenset(("brain", "brainmask", "brainmasks", "body", "bodymask", "fov"))
 # Longer names have so many runs of words that all of them would take minutes.
 MOST_WORDS = 12
 
@@ -36,6 +38,21 @@ def words(name: str) -> list[str]:
 def is_of_masks(name: str) -> bool:
     """Whether a name says that it is of masks."""
     return not MASK_WORDS.isdisjoint([*words(name), name.lower()])
+
+
+def is_of_region(name: str) -> bool:
+    """Whether a name, which may be a pattern, says where to look, and not what is there."""
+    return not REGIONS.isdisjoint(words(name.rpartition("/")[2]))
+
+
+def are_channels(patterns: Sequence[str]) -> bool:
+    """Whether what tells image patterns apart are the usual names of channels."""
+    return all(CHANNEL.fullmatch(re.split(r"[-_./ ]", part)[-1]) for part in differing(patterns))
+
+
+def are_classes(patterns: Sequence[str]) -> bool:
+    """Whether what tells mask patterns apart can be classes, and not people who drew them."""
+    return not any(RATER.fullmatch(name) or "{" in name for name in differing(patterns))
 
 
 def beside(name: str, siblings: Collection[str]) -> str:

@@ -12,7 +12,7 @@ from tfunet.data.defects import BadFileError
 from tfunet.data.discovery.candidates import fitting, nearest, placeholder_values, spread
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import LabelOptions, Values, plain_number
-from tfunet.data.discovery.names import runs
+from tfunet.data.discovery.names import are_channels, runs
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import read_mask
 from tfunet.data.layouts.file_patterns import compiled, placeholders
@@ -25,6 +25,8 @@ TRIED = 3
 CASES, FILES = 4, 50
 # Objects of one image share at most this part of their pixels.
 SHARED = 0.2
+# Of the masks at most this part is something else.
+OTHERS = 0.1
 # Files of a class whose values are read.
 MOST_READ = 300
 # A word in the name of a mask, with the number of its object or without.
@@ -39,28 +41,38 @@ T = TypeVar("T")
 Objects = Mapping[str, Sequence[str]]
 
 
-def find_objects(images: Sequence[str], masks: Sequence[str], root: Path) -> Pairs | None:
-    """Return the patterns by which images have a mask file for each object; None for others."""
+def find_objects(
+    images: Sequence[str], masks: Sequence[str], root: Path, *, is_said: bool = False
+) -> Pairs | None:
+    """Return the patterns by which images have a mask file for each object; None for others.
+
+    Names and values must look like it, unless the user says that several files are one mask.
+    """
     best: tuple[tuple[int, int, int], str, str] | None = None
+    channels: dict[tuple[str, tuple[int, int, int]], list[str]] = {}
     for image_pattern, mask_pattern in sorted(_candidates(images, masks)):
+        if placeholder_values(images, mask_pattern):
+            continue  # Files of masks are never taken for images.
         found = objects_of(images, masks, image_pattern, mask_pattern)
         used = sum(map(len, found.values()))
         if used <= len(found) or 2 * used < len(masks):
             continue
         simple = -len(placeholders(image_pattern)) - (image_pattern + mask_pattern).count("*")
         rank = (used, len(found), simple)
+        channels.setdefault((mask_pattern, rank), []).append(image_pattern)
         if best is None or rank > best[0]:
             best = rank, image_pattern, mask_pattern
     if best is None:
         return None
-    _, image_pattern, mask_pattern = best
+    rank, image_pattern, mask_pattern = best
+    alike = channels[mask_pattern, rank]
     found = objects_of(images, masks, image_pattern, mask_pattern)
     values = placeholder_values(images, image_pattern)
-    classes = _classes(found, values, mask_pattern)
-    if not classes or not _look_like_objects(found, root):
+    classes = {"": mask_pattern} if is_said else _classes(found, values, mask_pattern)
+    if not classes or not (is_said or _look_like_objects(found, root)):
         return None
     return Pairs(
-        images=(image_pattern,),
+        images=tuple(alike) if len(alike) > 1 and are_channels(alike) else (image_pattern,),
         masks=classes,
         values=tuple(values[image] for image in found),
         objects=True,
@@ -101,19 +113,21 @@ def object_options(
     share = 0.0
     for name in masks:
         files = [file for case in objects for file in case[name]]
-        read = []
-        for file in progress(_some(files, MOST_READ)):
-            values = Values()
-            values.add(root / file)
-            if values.has_colours:
-                raise ValueError(
-                    f"{file} is a mask of one object, as others beside it are, and holds colours. "
-                    "Store 0 and one other value in it, or say --images and --masks."
-                )
-            read.append(values)
-        several = [values.high for values in read if not values.is_binary]
-        threshold = max([threshold, *(plain_number(high / 2) for high in several)])
-        shares = [values.foreground_share for values in read if values.num_files]
+        some = {file: Values() for file in _some(files, MOST_READ)}
+        for file in progress(list(some)):
+            some[file].add(root / file)
+        read = [values for values in some.values() if values.num_files]
+        coloured = [file for file, values in some.items() if values.has_colours]
+        if len(coloured) > OTHERS * len(some):
+            raise ValueError(
+                f"{coloured[0]} is a mask of one object, as others beside it are, and holds "
+                "colours. Store 0 and one other value in it, or say --images and --masks."
+            )
+        several = [values for values in read if not values.is_binary]
+        if len(several) <= OTHERS * len(read):  # Else all are of a kind.
+            several = [v for file, v in some.items() if v.num_files and v.is_smooth(file)]
+        threshold = max([threshold, *(plain_number(values.high / 2) for values in several)])
+        shares = [values.foreground_share for values in read]
         share += float(np.mean(shares or [0])) * len(files) / len(objects)
     num_files = sum(len(files) for case in objects for files in case.values())
     options: dict[str, Any] = {
@@ -162,11 +176,11 @@ def _with_free_ends(pattern: str) -> Iterable[str]:
     ending = path.name.removeprefix(plain)
     start, case, rest = plain.partition("{case}")
     if case:
-        separator = re.match("[-_. ]?", rest)
         if rest:
-            yield path.with_name(
-                f"{start}{case}{separator[0] if separator else ''}*{ending}"
-            ).as_posix()
+            separator = rest[0] if rest[0] in "-_. " else ""
+            yield path.with_name(f"{start}{case}{separator}*{ending}").as_posix()
+        if word := re.match(r"[-_. ]?[A-Za-z]+[-_. ]?(?=\d)", rest):
+            yield path.with_name(f"{start}{case}{word[0]}*{ending}").as_posix()
         return
     yield path.with_name(f"*{ending}").as_posix()
     if word := re.match(r"[A-Za-z]+[-_. ]?(?=\d)", plain):
@@ -204,14 +218,16 @@ def _some(files: Sequence[T], number: int) -> Sequence[T]:
 
 def _look_like_objects(found: Objects, root: Path) -> bool:
     """Whether the masks of some images hold 0 and another value, and hardly overlap."""
-    num_pixels = num_shared = 0
+    num_pixels = num_shared = num_files = num_others = 0
     for image in _some([image for image in found if len(found[image]) > 1], CASES):
         union: np.ndarray | None = None
         for mask in found[image][:FILES]:
             values = Values()
             values.add(root / mask)
+            num_files += 1
             if values.has_colours or not (values.is_binary or values.is_smooth(mask)):
-                return False
+                num_others += 1
+                continue
             inside = _inside(root / mask)
             if inside is None or (union is not None and union.shape != inside.shape):
                 continue
@@ -219,7 +235,9 @@ def _look_like_objects(found: Objects, root: Path) -> bool:
             num_pixels += int(inside.sum())
             num_shared += int((inside & union).sum())
             union |= inside
-    return num_pixels > 0 and num_shared <= SHARED * num_pixels
+    # `tfunet data check` names a few that are none.
+    is_usual = num_others <= OTHERS * num_files
+    return is_usual and num_pixels > 0 and num_shared <= SHARED * num_pixels
 
 
 def _inside(path: Path) -> np.ndarray | None:

@@ -7,18 +7,20 @@ most files.
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from tfunet.data.discovery.candidates import Match, by_kind, count_pairs, placeholder_values
 from tfunet.data.discovery.case_folders import find_case_folders
-from tfunet.data.discovery.found_pairs import Pairs, with_short_names
+from tfunet.data.discovery.found_pairs import Pairs, with_short_names, without_kinds
 from tfunet.data.discovery.names import (
-    CHANNEL,
-    RATER,
+    are_channels,
+    are_classes,
     beside,
     differing,
     is_of_masks,
+    is_of_region,
     shared_start,
 )
 from tfunet.data.discovery.object_files import find_objects, objects_of
@@ -30,6 +32,8 @@ SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # In these, an array has a name that only the user knows.
 CONTAINERS = (".h5", ".hdf5")
 LISTED = 8
+# Names of folders that are tried as those of masks.
+TRIED_FOLDERS = 6
 
 
 def list_files(root: Path) -> list[str]:
@@ -80,19 +84,20 @@ def find_pairs(
         others = [file for file in files if file not in of_masks]
         image_files = [file for file in others if file not in by_words] or others
     if not mask_files or not image_files:
-        found = find_case_folders(
-            files, image_files if images else (), mask_files if masks else (), root
-        )
+        said = (image_files if images else [], mask_files if masks else [])
+        found = None if images or masks else _objects_in_a_folder(files, root)
+        found = found or find_case_folders(files, *said, root)
         if found:
             return with_short_names(found)
         raise ValueError(_what_is_there(files, "masks" if not mask_files else "images"))
+    is_said = any("*" in mask for mask in masks)
     many = len(mask_files) > len(image_files)
-    if many and (found := find_objects(image_files, mask_files, root)):
+    if many and (found := find_objects(image_files, mask_files, root, is_said=is_said)):
         return with_short_names(found)
     counted = count_pairs(image_files, mask_files)
     most = max((len(match.masks) for match in counted.values()), default=0)
     few = not many and 2 * most < len(mask_files)
-    if few and (found := find_objects(image_files, mask_files, root)):
+    if few and (found := find_objects(image_files, mask_files, root, is_said=is_said)):
         return with_short_names(found)
     if not counted:
         raise ValueError(
@@ -102,14 +107,17 @@ def find_pairs(
             "docs/data.md."
         )
     image_patterns, mask_patterns = _families(counted)
-    is_unclear = not images and len(image_patterns) > 1 and not _are_channels(image_patterns)
+    if not masks:
+        mask_patterns = [p for p in mask_patterns if not is_of_region(p)] or mask_patterns
+    is_unclear = not images and len(image_patterns) > 1 and not are_channels(image_patterns)
     if is_unclear and (found := find_case_folders(files, (), mask_files if masks else (), root)):
         return with_short_names(found)
     if is_unclear:
         raise ValueError(_which(files, "images", image_patterns))
-    if not masks and len(mask_patterns) > 1 and not _are_classes(mask_patterns):
+    if not masks and len(mask_patterns) > 1 and not are_classes(mask_patterns):
         raise ValueError(_which(files, "masks", mask_patterns))
-    return _pairs(files, image_patterns, mask_patterns, classes=len(mask_patterns) > 1)
+    pairs = _pairs(files, image_patterns, mask_patterns, classes=len(mask_patterns) > 1)
+    return pairs if images or masks else without_kinds(pairs)
 
 
 def _masks_by_words(files: Sequence[str]) -> list[str]:
@@ -134,6 +142,18 @@ def _masks_by_words(files: Sequence[str]) -> list[str]:
         if 0 < len(found) < len(files):
             return found
     return []
+
+
+def _objects_in_a_folder(files: Sequence[str], root: Path) -> Pairs | None:
+    """Return the pairs if the files in folders of one name hold single objects."""
+    names = Counter(part for file in files for part in set(file.split("/")[:-1]))
+    for name, _ in names.most_common(TRIED_FOLDERS):
+        masks = [file for file in files if name in file.split("/")[:-1]]
+        inside = set(masks)
+        images = [file for file in files if file not in inside]
+        if images and (found := find_objects(images, masks, root)):
+            return found
+    return None
 
 
 def _what_is_there(files: Sequence[str], missing: str) -> str:
@@ -201,19 +221,17 @@ def _families(counted: Mapping[tuple[str, str], Match]) -> tuple[list[str], list
     return images, masks
 
 
-def _are_channels(patterns: Sequence[str]) -> bool:
-    return all(CHANNEL.fullmatch(re.split(r"[-_./ ]", part)[-1]) for part in differing(patterns))
-
-
-def _are_classes(patterns: Sequence[str]) -> bool:
-    return not any(RATER.fullmatch(name) or "{" in name for name in differing(patterns))
-
-
 def _which(files: Sequence[str], kind: str, patterns: Sequence[str]) -> str:
     lines = [
         f"  --{kind} '{pattern}'  ({_count(len(placeholder_values(files, pattern)), 'file')})"
         for pattern in patterns
     ]
+    starred = {
+        pattern.replace(part, "*")
+        for pattern, part in zip(patterns, differing(patterns), strict=True)
+    }
+    if kind == "masks" and len(starred) == 1:
+        lines.append(f"  --masks '{starred.pop()}'  if each file is of one object")
     several = "channels of one image" if kind == "images" else "masks of one class each"
     return "\n".join(
         [

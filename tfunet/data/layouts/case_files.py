@@ -99,7 +99,7 @@ def match_files(
     The first image pattern names the cases. Equal placeholders have equal values in every pattern.
     A file that matches a mask pattern, or one of `exclude`, is never taken for an image. The other
     files of an excluded image are left out with it. With `objects` a case has a mask file for each
-    object, and at least one for each pattern.
+    object, and at least one.
     """
     _check_patterns(images, masks)
     mask_files = [PatternFiles(root, pattern) for pattern in masks]
@@ -126,6 +126,9 @@ def match_files(
     for file, values in leading.items():
         other_images = [_only_file(pattern, "image", values) for pattern in image_files[1:]]
         case_masks = [_mask_files(pattern, values, objects=objects) for pattern in mask_files]
+        if objects and any(found for found, _ in case_masks):
+            # The image shows no object of the other classes.
+            case_masks = [(found, "") for found, _ in case_masks]
         problems = [what for _, what in (*other_images, *case_masks) if what]
         case_id = "_".join(values.values())
         defects += [Defect(file=file, what=what, case_id=case_id) for what in problems]

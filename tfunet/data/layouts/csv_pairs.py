@@ -31,7 +31,7 @@ def open_csv(
     group: str | None = None,
     keep: Mapping[str, Any] | None = None,
     classes: Mapping[str, Any] | None = None,
-    threshold: float | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     ignore_label: int | str | None = None,
     objects: str | None = None,
     border: str | None = None,

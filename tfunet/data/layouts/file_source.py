@@ -149,7 +149,7 @@ def open_files(
             *(labels.names, labels.values and sorted(labels.values.items())),
             *(labels.threshold, labels.colours),
         ],
-        **({"objects": [labels.objects, labels.border]} if labels.objects else {}),
+        **({"thresholds": sorted(labels.own_thresholds.items())} if labels.own_thresholds else {}),
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
@@ -195,6 +195,7 @@ def open_files(
         swapped=labels.swapped(),
         ignored=IGNORED if ignores else None,
         in_colour=all(case.headers.image.in_colour for case in cases),
+        mask_values=labels.values_of_labels(),
         restore=reader.restore,
         objects=reader.objects,
     )

@@ -21,7 +21,7 @@ def open_folder(
     masks: str | Mapping[str, str],
     exclude: Sequence[str] = (),
     classes: Mapping[str, Any] | None = None,
-    threshold: float | None = None,
+    threshold: float | Mapping[str, float] | None = None,
     ignore_label: int | str | None = None,
     objects: str | None = None,
     border: str | None = None,
@@ -50,7 +50,8 @@ def open_folder(
             and are none.
         classes: Class name to its value or values in a single mask file, or to its colour or
             colours, as '#ff0000'. 'background' is 0, or black, unless named here.
-        threshold: With a file for each class: pixels above this value belong to the class.
+        threshold: With a file for each class: pixels above this value belong to the class. Or a
+            value for each class, by its name.
         ignore_label: Value, or colour, of mask pixels that count neither in the loss nor in
             scores.
         objects: How masks tell the objects of a class apart. "numbers": the pixels of each have a

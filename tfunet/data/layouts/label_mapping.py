@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfunet.config.refs import near_match
@@ -27,6 +27,7 @@ class LabelMapping:
             a file of its own.
         threshold: With a file for each class: pixels above this value belong to the class. None:
             the file holds 0 and at most one other value, which is the class.
+        own_thresholds: Those of classes that have one of their own, by label.
         colours: Whether the values are colours, as 0xRRGGBB.
         ignored: File value of pixels that count neither in losses nor in scores. With a single
             file for all classes it is among `values`, too.
@@ -43,16 +44,35 @@ class LabelMapping:
     ignored: int | None = None
     objects: str = ""
     border: bool = False
+    own_thresholds: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def takes_fractions(self) -> bool:
         """Whether the masks need not hold whole numbers."""
-        return self.threshold is not None
+        return self.threshold is not None or bool(self.own_thresholds)
+
+    def threshold_of(self, label: int) -> float | None:
+        """Return the threshold of a class that has a file of its own."""
+        return self.own_thresholds.get(label, self.threshold)
 
     @property
     def has_background(self) -> bool:
         """Whether a value, or a pixel without a class, is label 0."""
         return self.values is None or 0 in self.values.values()
+
+    def values_of_labels(self) -> tuple[tuple[int | str, ...], ...]:
+        """Return the values of each label as a configuration has them, background first; none where
+        each class has a file of its own."""
+        if self.values is None:
+            return ()
+        return tuple(
+            tuple(
+                f"#{value:06x}" if self.colours else value
+                for value, its_label in self.values.items()
+                if its_label == label
+            )
+            for label in range(len(self.names) + 1)
+        )
 
     def swapped(self) -> str:
         """Return how to make the background the class; empty for several classes, or objects."""
@@ -102,7 +122,7 @@ class LabelMapping:
 def label_mapping(
     masks: str | Mapping[str, str],
     classes: Mapping[str, Any] | None,
-    threshold: float | None,
+    threshold: float | Mapping[str, float] | None,
     ignore_label: int | str | None = None,
     *,
     objects: str | None = None,
@@ -110,13 +130,12 @@ def label_mapping(
 ) -> LabelMapping:
     """Return the mapping that the options of `open_folder` describe."""
     _check_names("class", (*(classes or {}), *(masks if isinstance(masks, Mapping) else ())))
-    if threshold is not None and not math.isfinite(threshold):
-        raise ValueError(f"threshold={threshold}; allowed: a number, such as 127.")
     if isinstance(masks, str) and classes is None:
         masks = {"foreground": masks}
+    threshold, own_thresholds = _thresholds(threshold, masks)
     _check_objects(masks, threshold, objects=objects, border=border)
     if isinstance(masks, str):
-        if threshold is not None:
+        if threshold is not None or own_thresholds:
             raise ValueError(
                 "threshold= makes one class of a mask and classes= several. Give one of the two; "
                 "for one class: masks = {NAME = PATTERN} and threshold."
@@ -156,7 +175,30 @@ def label_mapping(
         ignored=ignore_label,
         objects=objects or "",
         border=border is not None,
+        own_thresholds=own_thresholds,
     )
+
+
+def _thresholds(
+    given: float | Mapping[str, float] | None, masks: str | Mapping[str, str]
+) -> tuple[float | None, dict[int, float]]:
+    """Return the threshold of all classes, and those of each by label."""
+    table = given if isinstance(given, Mapping) else {}
+    values = [given] if isinstance(given, int | float) else list(table.values())
+    if not all(map(math.isfinite, values)):
+        raise ValueError(f"threshold={given}; allowed: a number, such as 127, for each class.")
+    if not isinstance(given, Mapping):
+        return given, {}
+    names = [] if isinstance(masks, str) else list(masks)
+    for name in table:
+        if names and name not in names:
+            raise ValueError(
+                f"threshold= names the class {name!r}.{near_match(name, names)} Known: "
+                f"{', '.join(names)}."
+            )
+    if len(names) == 1 and table:
+        return table[names[0]], {}
+    return None, {names.index(name) + 1 if names else 1: value for name, value in table.items()}
 
 
 def named_regions(

@@ -133,10 +133,10 @@ class LabelReader:
                 self._note(path, header.remark)
         for path, what in self._overlap.notes():
             self._note(path, what)
-        threshold = self._mapping.threshold
-        if threshold is None:
-            return
-        for path, values in zip(self._paths, self._ranges, strict=True):
+        for path, label, values in zip(self._paths, self._labels, self._ranges, strict=True):
+            threshold = self._mapping.threshold_of(label)
+            if threshold is None:
+                continue
             if threshold < min(values.least, 0):
                 what = f"threshold = {threshold:g} is below all of its values: all is the class"
                 self._note(path, what)
@@ -178,7 +178,7 @@ class LabelReader:
             )
 
     def _foreground(self, index: int, mask: np.ndarray) -> np.ndarray:
-        path, threshold = self._paths[index], self._mapping.threshold
+        path, threshold = self._paths[index], self._mapping.threshold_of(self._labels[index])
         if threshold is not None:
             most = FEW_BITS.get(self._headers[index].dtype)
             if most is not None and threshold >= most:

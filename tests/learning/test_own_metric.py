@@ -1,0 +1,108 @@
+"""A metric that is a function of the user's own."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tfunet.config.case_metrics import case_metrics, is_share
+from tfunet.config.monitors import check_monitors
+from tfunet.config.run import RunConfig
+from tfunet.config.trust import programs
+from tfunet.learning.case_metrics import check_library, measure
+from tfunet.learning.own_metric import load_own
+
+SOURCE = """
+def larger(truth, predicted, spacing):
+    truth[:] = False  # A copy.
+    return predicted.sum() * spacing[0]
+
+
+def says(truth, predicted, spacing):
+    return ANSWERS.pop()
+
+
+def fails(truth, predicted, spacing):
+    return 1 / 0
+
+
+ANSWERS = []
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mymetrics.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def of(file, name):
+    metrics = case_metrics([f"{file}:{name}", "dice"])
+    check_library(metrics)
+    load_own(metrics)
+    truth = np.zeros((3, 4), bool)
+    truth[0, :2] = True
+    predicted = np.ones((3, 4), bool)
+    return measure(metrics, predicted, truth, (0.5, 1.0))
+
+
+def test_it_is_given_masks_and_pixel_sizes_and_returns_a_number(file):
+    assert of(file, "larger") == [6.0, pytest.approx(4 / 14)]
+    (metric,) = case_metrics([f"{file}:larger"])
+    assert metric.name == "larger"
+    assert not is_share(metric.name)
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("None", math.nan),
+        ("float('inf')", math.nan),
+        ("True", 1.0),
+        ("__import__('numpy').ones(())", 1),
+    ],
+)
+def test_what_is_not_defined_is_left_out_of_means(file, answer, value):
+    file.write_text(SOURCE.replace("ANSWERS = []", f"ANSWERS = [{answer}]"))
+    np.testing.assert_equal(of(file, "says")[0], value)
+
+
+def test_errors_name_the_metric_and_its_line(file):
+    with pytest.raises(ValueError, match=r"fails' raised ZeroDivisionError.*line 12: return 1 / 0"):
+        of(file, "fails")
+    file = file.with_name("othermetrics.py")  # A file is loaded once.
+    file.write_text(SOURCE.replace("ANSWERS = []", "ANSWERS = ['much']"))
+    with pytest.raises(
+        ValueError, match=r"must return a number, or None.* returned 'much' \(str\)"
+    ):
+        of(file, "says")
+    with pytest.raises(ValueError, match="has no 'smaller'"):
+        of(file, "smaller")
+
+
+@pytest.mark.parametrize("name", ["dice", "dice_cell", "case", "nsd_x", "dataset_iou"])
+def test_a_name_of_another_score_is_refused(name):
+    with pytest.raises(ValueError, match="is a name of tfunet's own scores"):
+        RunConfig(metrics=(f"m.py:{name}",))
+
+
+def test_two_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two functions 'width'"):
+        RunConfig(metrics=("a.py:width", "b.py:width"))
+
+
+def test_it_is_a_program_that_a_record_of_another_user_does_not_run():
+    config = RunConfig(metrics=("hd95", "nsd@1mm", "m.py:width"))
+    assert programs(vars(config)) == ["m.py:width"]
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [({}, True), ({"mode": "min"}, False)])
+def test_who_monitors_it_says_which_way_is_better(mode, is_refused):
+    table = {"name": "EarlyStopping", "monitor": "val_width", **mode}
+    config = RunConfig(metrics=("m.py:width",), callbacks=(table,))
+    if is_refused:
+        with pytest.raises(ValueError, match="neither more nor less is known to be better"):
+            check_monitors(config, ["cell"], [], has_own_logs=False)
+    else:
+        check_monitors(config, ["cell"], [], has_own_logs=False)
