@@ -102,6 +102,19 @@ def test_code_of_users_is_not_run_before_the_run_is(tmp_path):
     check_early(from_dict({"data": "nowhere.py:open"}))
 
 
+def test_a_patch_far_beyond_its_images_and_a_data_set_without_a_name_are_refused(tmp_path):
+    for case in "abcd":
+        np.save(tmp_path / f"{case}.npy", np.zeros((40, 40), np.float32))
+        np.save(tmp_path / f"{case}_m.npy", np.ones((40, 40), np.uint8))
+    options = {"root": str(tmp_path), "images": "{case}.npy", "masks": {"a": "{case}_m.npy"}}
+    config = RunConfig(data="folder", data_options=options, patch=(100000, 100000))
+    with pytest.raises(ValueError, match="makes 100000 x 100000 pixels of 40 x 40"):
+        check_data(config)
+    source = open_source("folder", options)
+    with pytest.raises(ValueError, match="name of a data set must be a text, got None"):
+        dataclasses.replace(source, name=None)
+
+
 @pytest.mark.parametrize(
     ("regions", "message"),
     [
@@ -122,16 +135,3 @@ def test_numbers_to_predict_are_no_regions():
     table = {"data": "universes", "model": "cosmoflow", "outputs": "regions"}
     with pytest.raises(ValueError, match="needs masks, and the data set 'universes' has numbers"):
         check_early(from_dict({**table, "loss": "MeanSquaredError"}))
-
-
-def test_a_patch_far_beyond_its_images_and_a_data_set_without_a_name_are_refused(tmp_path):
-    for case in "abcd":
-        np.save(tmp_path / f"{case}.npy", np.zeros((40, 40), np.float32))
-        np.save(tmp_path / f"{case}_m.npy", np.ones((40, 40), np.uint8))
-    options = {"root": str(tmp_path), "images": "{case}.npy", "masks": {"a": "{case}_m.npy"}}
-    config = RunConfig(data="folder", data_options=options, patch=(100000, 100000))
-    with pytest.raises(ValueError, match="makes 100000 x 100000 pixels of 40 x 40"):
-        check_data(config)
-    source = open_source("folder", options)
-    with pytest.raises(ValueError, match="name of a data set must be a text, got None"):
-        dataclasses.replace(source, name=None)

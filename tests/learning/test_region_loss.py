@@ -70,7 +70,7 @@ def test_it_is_dice_and_binary_crossentropy():
         keras.losses.BinaryCrossentropy(from_logits=True),
         OfVoxels(name="own"),
     ],
-    ids=str,
+    ids=[*LOSSES, "of Keras", "of the user"],
 )
 def test_every_loss_is_the_mean_of_its_values_for_the_regions(loss):
     each = losses.make(loss, {}) if isinstance(loss, str) else loss
