@@ -9,6 +9,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 REGIONS = {
     "outputs": "regions",
     "metrics": ["hd95"],
+    "loss_options": {},
     "data_options": {"num_cases": 26, "size": 32, "border": True},
 }
 

@@ -1,12 +1,14 @@
 """What a prediction needs of a finished run's record, checked before TensorFlow is imported."""
 
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from tfunet.config.run import RunConfig
 from tfunet.files.typed import RecordError
+from tfunet.learning.region_labels import region_labels
 from tfunet.record import DATA, MODEL, RunFolder
 
 # Of a .keras file, which is a ZIP archive, and the first bytes of a file of HDF5.
@@ -57,6 +59,8 @@ def read_finished_run(folder: RunFolder, weights: str | None = None) -> Finished
         )
     if missing := [key for key in DATA if key not in data]:
         raise RecordError(folder.path / "data.json", f"it has no {missing[0]}")
+    if config.has_regions:
+        _check_regions(folder, data.get("regions") or {})
     if data.get("targets"):
         raise ValueError(
             f"The run in {folder.path} learned to predict numbers ({', '.join(data['targets'])}), "
@@ -86,3 +90,14 @@ def _is_whole(path: Path) -> bool:
             return WEIGHTS_MEMBER in archive.namelist()
     with path.open("rb") as file:
         return file.read(len(HDF5)) == HDF5
+
+
+def _check_regions(folder: RunFolder, regions: Mapping[str, Sequence[int]]) -> None:
+    """Raise RecordError for regions that are not those of a network."""
+    path = folder.path / "data.json"
+    if not regions:
+        raise RecordError(path, "it has no regions")
+    try:
+        region_labels(regions)
+    except ValueError as error:
+        raise RecordError(path, str(error)) from error

@@ -14,7 +14,6 @@ import tensorflow as tf
 
 from tfunet.config.run import RunConfig
 from tfunet.data.class_lines import BACKGROUND
-from tfunet.files.typed import RecordError
 from tfunet.geometry.receptive_field import UnknownReachError, alignment, reach, statistics_layers
 from tfunet.graph.traced import traced
 from tfunet.learning.outputs import ClassOutputs, Outputs, RegionOutputs
@@ -160,12 +159,20 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
         path=run.weights,
         channels=data["channels"],
         num_classes=data["num_classes"],
-        outputs=_outputs(folder, run.config, data),
+        outputs=_outputs(run.config, data),
         patch=tuple(data["patch"]),
         preparation=data["preparation"],
         names=tuple(data.get("label_names") or ()),
         mask_values=tuple(map(tuple, data.get("mask_values", _values_in(run.config)))),
     )
+
+
+def _outputs(config: RunConfig, data: Mapping[str, Any]) -> Outputs:
+    """Return what the logits of a run's network stand for."""
+    if not config.has_regions:
+        return ClassOutputs(num_classes=data["num_classes"])
+    regions = {name: tuple(labels) for name, labels in data["regions"].items()}
+    return RegionOutputs(regions=regions)
 
 
 def _values_in(config: RunConfig) -> list[list[int | str]]:
@@ -178,14 +185,3 @@ def _values_in(config: RunConfig) -> list[list[int | str]]:
         list(values) if isinstance(values, list | tuple) else [values]
         for values in (named.pop(BACKGROUND), *named.values())
     ]
-
-
-def _outputs(folder: RunFolder, config: RunConfig, data: Mapping[str, Any]) -> Outputs:
-    """Return what the logits of a run's network stand for."""
-    if not config.has_regions:
-        return ClassOutputs(num_classes=data["num_classes"])
-    regions = {name: tuple(labels) for name, labels in (data.get("regions") or {}).items()}
-    try:
-        return RegionOutputs(regions=regions)
-    except ValueError as error:
-        raise RecordError(folder.path / "data.json", str(error)) from error
