@@ -51,8 +51,8 @@ def write_scans(folder):
         brain = distance < 25
         labels = inside + (distance < 6) + (distance < 4).astype(np.uint8)
         for name, part in (("t1.mhd", image * brain), ("t2.nrrd", (255 - image) * brain)):
-            write_volume(folder / "brains" / f"p{number}_{name}", part.astype(np.int16))
-        write_volume(folder / "brains" / f"p{number}_labels.mha", labels.astype(np.uint8))
+            write_volume(folder / "sequences" / f"p{number}_{name}", part.astype(np.int16))
+        write_volume(folder / "sequences" / f"p{number}_labels.mha", labels.astype(np.uint8))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["scans.toml", "brains.toml"])
+@pytest.mark.parametrize("name", ["scans.toml", "sequences.toml"])
 def test_volumes_are_checked_and_trained_on(name, place, capsys):
     write_scans(place)
     (place / name).write_text(example("data.md", name))
