@@ -231,3 +231,17 @@ def test_zscore_inside_leaves_out_what_is_as_the_first_pixel(outside):
     assert not larger[:, :6].any()
     if not any(outside):
         np.testing.assert_array_equal(made, normalise(image, "zscore_nonzero"))
+
+
+@pytest.mark.parametrize(("intensity", "outside"), [("zscore_nonzero", 0), ("zscore_inside", -3.5)])
+def test_a_corner_without_data_does_not_hide_the_outside(intensity, outside):
+    rng = np.random.default_rng(0)
+    image = np.full((12, 10, 2), outside, np.float32)
+    image[5:9, 3:7] = rng.normal(100, 5, (4, 4, 2))
+    whole = normalise(image, intensity)
+    image[:2] = np.nan
+    parts = [image[:1], image[1:2], image[2:]]
+    statistics = statistics_for(intensity, parts)
+    made = normalise(image, intensity, statistics, fill=outside)
+    np.testing.assert_allclose(made, whole, atol=1e-5)
+    np.testing.assert_array_equal(normalise(image, intensity, fill=outside), made)

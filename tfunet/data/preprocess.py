@@ -185,8 +185,8 @@ def normalise(
 
     - "zscore": each channel gets mean 0 and standard deviation 1; a constant channel becomes 0.
     - "zscore_nonzero": the same, by the pixels that are not 0 in all channels; the others stay 0.
-    - "zscore_inside": the same, by the pixels that are not as the image's first pixel in all
-      channels; the others become 0.
+    - "zscore_inside": the same, by the pixels that are not as the image's first pixel with data in
+      all channels; the others become 0.
     - "none": unchanged.
     - (low, high): low becomes 0 and high 1; values beyond are clipped.
     - {"clip": (low, high)}: clipped to these percentiles of each channel, then "zscore".
@@ -233,12 +233,18 @@ def _outside(image: np.ndarray, value: Any = 0) -> np.ndarray:
 
 def _statistics_inside(parts: Iterable[np.ndarray], *, has_value: bool) -> Statistics:
     """Return mean and deviation of the pixels inside; before them the first pixel's value."""
-    rest = iter(parts)
-    first = next(rest)
-    outside = first.reshape(-1, first.shape[-1])[0] * np.float32(has_value)
+    rest, read = iter(parts), []
+    outside: Any = 0
+    for part in rest if has_value else ():
+        read.append(part)
+        pixels = part.reshape(-1, part.shape[-1])
+        has_data = ~np.isnan(pixels).any(-1)
+        if has_data.any():
+            outside = pixels[has_data.argmax()]
+            break
     inside = (
         np.where(_outside(part, outside)[..., np.newaxis], np.float32(np.nan), part)
-        for part in itertools.chain([first], rest)
+        for part in itertools.chain(read, rest)
     )
     statistics = channel_statistics(inside)
     return (outside, *statistics) if has_value else statistics

@@ -161,6 +161,11 @@ def test_every_file_of_an_object_is_in_the_fingerprint(folder):
         ({"masks": "{case}/masks/*.png", "classes": {"a": 1}}, "Leave classes out"),
         ({"border": "nucleus"}, "is a class of masks=, too"),
         ({"border": "x", "objects": None}, "must tell objects apart"),
+        ({"objects": "numbers", "threshold": 5}, "Leave threshold out"),
+        (
+            {"objects": "numbers", "masks": {"a": "a", "b": "b"}, "threshold": {"a": 5}},
+            "Leave threshold out",
+        ),
         ({"border": " "}, "hidden characters"),
     ],
 )
@@ -192,3 +197,15 @@ def test_a_large_image_is_read_in_parts_unless_it_has_borders(folder, monkeypatc
         assert len(masks) > 1
         assert np.array_equal(np.concatenate(masks), read(whole, case))
     assert opened(folder, **given, border="border").read_parts(0) is None
+
+
+def test_the_class_of_a_file_is_in_the_fingerprint(tmp_path):
+    for case, kind in (("p", "cell"), ("q", "myelin")):
+        save(tmp_path / case / "image.png", grey(24, 32))
+        save(tmp_path / case / f"{kind}_1.png", box(2, 2))
+    kinds = {kind: f"{{case}}/{kind}_*.png" for kind in ("cell", "myelin")}
+    given = {"images": "{case}/image.png"}
+    turned = dict(zip(kinds, reversed(kinds.values()), strict=True))
+    right, wrong = (opened(tmp_path, masks=masks, **given) for masks in (kinds, turned))
+    assert (read(right, "p") != read(wrong, "p")).any()
+    assert right.fingerprint != wrong.fingerprint

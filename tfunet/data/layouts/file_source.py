@@ -153,6 +153,7 @@ def open_files(
         "shapes": [case.shape for case in cases],
         **({} if fill is None else {"ignored": IGNORED}),
         **({} if labels.ignored is None else {"ignore_label": labels.ignored}),
+        **({"file_classes": [case.files.mask_labels for case in cases]} if labels.objects else {}),
     }
     return DataSource(
         name=name,

@@ -133,7 +133,8 @@ def label_mapping(
     if isinstance(masks, str) and classes is None:
         masks = {"foreground": masks}
     threshold, own_thresholds = _thresholds(threshold, masks)
-    _check_objects(masks, threshold, objects=objects, border=border)
+    has_threshold = threshold is not None or bool(own_thresholds)
+    _check_objects(masks, objects=objects, border=border, has_threshold=has_threshold)
     if isinstance(masks, str):
         if threshold is not None or own_thresholds:
             raise ValueError(
@@ -224,10 +225,10 @@ def named_regions(
 
 def _check_objects(
     masks: str | Mapping[str, str],
-    threshold: float | None,
     *,
     objects: str | None,
     border: str | None,
+    has_threshold: bool,
 ) -> None:
     if objects not in (None, OF_FILES, OF_NUMBERS):
         raise ValueError(
@@ -239,7 +240,7 @@ def _check_objects(
             "objects= tells the objects of a class apart, and classes= says which classes the "
             "values of a file are. Leave classes out: masks = { NAME = PATTERN }."
         )
-    if objects == OF_NUMBERS and threshold is not None:
+    if objects == OF_NUMBERS and has_threshold:
         raise ValueError(
             f"objects={objects!r} takes each pixel above 0 for a part of an object. Leave "
             "threshold out."
