@@ -4,10 +4,9 @@ import tomllib
 
 import numpy as np
 import pytest
-import SimpleITK
 from pages import blocks
 from paths import ROOT
-from PIL import Image
+from scan_files import SHAPE, write_scans
 
 from tfunet import exit_codes
 from tfunet.arguments import from_dict
@@ -17,7 +16,6 @@ from tfunet.data.source import open_source
 from tfunet.loop import run
 from tfunet.single_device import SingleDevice
 
-SHAPE = (12, 40, 48)
 GENERATED = {"num_cases": 8, "size": 48}
 
 
@@ -25,34 +23,6 @@ def example(page, name):
     text = (ROOT / "docs" / page).read_text()
     (block,) = (block for block in blocks(text, "toml") if block.startswith(f"# {name}\n"))
     return block
-
-
-def write_volume(path, pixels):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = SimpleITK.GetImageFromArray(pixels)
-    image.SetSpacing((0.7, 0.7, 2.5))
-    SimpleITK.WriteImage(image, str(path))
-
-
-def write_scans(folder):
-    """Write slices with a mask as NRRD, and two sequences with labels, of five cases each."""
-    rng = np.random.default_rng(0)
-    places = np.indices(SHAPE).transpose(1, 2, 3, 0)
-    for number in range(5):
-        centre = rng.integers(14, 26, 3) * [0, 1, 1] + [6, 0, 0]
-        distance = np.linalg.norm((places - centre) * [2.5, 0.7, 0.7], axis=-1)
-        inside = (distance < 10).astype(np.uint8)
-        image = (rng.normal(60, 8, SHAPE) + 80 * inside).clip(1, 255).astype(np.uint8)
-        case = folder / "scans" / f"p{number}"
-        write_volume(case / "nodule.nrrd", inside)
-        (case / "slices").mkdir()
-        for plane, pixels in enumerate(image):
-            Image.fromarray(pixels).save(case / f"slices/{plane}.png")
-        brain = distance < 25
-        labels = inside + (distance < 6) + (distance < 4).astype(np.uint8)
-        for name, part in (("t1.mhd", image * brain), ("t2.nrrd", (255 - image) * brain)):
-            write_volume(folder / "sequences" / f"p{number}_{name}", part.astype(np.int16))
-        write_volume(folder / "sequences" / f"p{number}_labels.mha", labels.astype(np.uint8))
 
 
 @pytest.fixture

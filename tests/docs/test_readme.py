@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 from PIL import Image
+from scan_files import write_scans
 
 from tfunet import exit_codes
 from tfunet.cli import main
@@ -84,6 +85,7 @@ def write_own_data(folder):
     write_street(folder / "street", rng)
     write_nuclei(folder / "nuclei", rng)
     write_brains(folder / "brains", rng)
+    write_scans(folder)
 
 
 def write_street(folder, rng):

@@ -83,7 +83,7 @@ except WriteError as error:
 """
     message = output_of(program, tmp_path / "result.json", 5000)
     assert str(tmp_path / "result.json") in message
-    assert "Free space there, or choose another folder." in message
+    assert "See ulimit -f, raise it, or choose another folder." in message
     assert names(tmp_path) == []
 
 

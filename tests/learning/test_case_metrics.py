@@ -108,6 +108,22 @@ def test_true_objects_that_touch_are_told_apart_by_their_numbers():
     assert apart[-1] > 0
 
 
+def test_a_border_between_objects_is_an_object_of_its_own():
+    cells = box((12, 20), (1, 9), (1, 5)) | box((12, 20), (1, 9), (6, 10))
+    numbers = np.where(np.arange(20) < 5, 1, 2) * cells
+    border = box((12, 20), (1, 9), (5, 6))
+    names = ["instance_f1", "instance_ap", "panoptic_quality", "instance_difference", "arand"]
+    metrics, nothing = case_metrics(names), np.zeros_like(border)
+    assert measure(metrics, border, border, None, numbers) == [1, 1, 1, 0, 0]
+    assert measure(metrics, nothing, border, None, numbers) == [0, 0, 0, -1, 1]
+    # Of cells and border together the border is in no object.
+    both = cells | border
+    f1, ap, quality, difference, _ = measure(metrics, both, both, None, numbers)
+    assert (f1, ap, quality, difference) == (0, 0, 0, -1)
+    f1, ap, quality, difference, _ = measure(metrics, cells, both, None, numbers)
+    assert (f1, ap, quality, difference) == (1, 1, 1, 0)
+
+
 @pytest.mark.parametrize(
     ("shape", "level", "expected"),
     [

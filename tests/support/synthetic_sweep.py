@@ -163,7 +163,7 @@ def write_trial(
             }
             for score in ("dice", "iou")
         },
-        "miou": mean_of(of_dataset, "dataset_iou"),
+        "miou": mean_of(of_dataset, "dataset_iou") if regions else None,
         "weights_hash": "ab" * 4,
         "samples_hash": f"{trial.repeat}-{config.global_batch}",
         "checks": {"samples": True, "weights": True, "scores": True},

@@ -72,7 +72,9 @@ def check_monitors(
                 f"{near_match(monitor, known)} Known: {', '.join(known)}."
             )
         unknown = [metric.name for metric in case_metrics(keys.metrics) if metric.kind == OWN]
-        is_signed = any(monitor.startswith(f"val_{name}") for name in (*NEITHER, *unknown))
+        is_signed = _mode_of(monitor) is None and _is_one_of(
+            monitor.removeprefix("val_"), (*NEITHER, *unknown)
+        )
         if is_signed and table.get("mode", "auto") == "auto":
             raise ValueError(
                 f"{table['name']} monitors {monitor!r}, of which neither more nor less is known to "
@@ -97,9 +99,11 @@ def _mode_of(monitor: str) -> str | None:
     if score == monitor:
         return None
 
-    def is_one_of(kinds: Iterable[str]) -> bool:
-        return any(score == kind or score.startswith((f"{kind}_", f"{kind}@")) for kind in kinds)
-
-    if is_one_of(LESS_IS_BETTER):
+    if _is_one_of(score, LESS_IS_BETTER):
         return "min"
-    return "max" if is_one_of((*MORE_IS_BETTER, *OF_DATASET, TOLERANT)) else None
+    return "max" if _is_one_of(score, (*MORE_IS_BETTER, *OF_DATASET, TOLERANT)) else None
+
+
+def _is_one_of(score: str, kinds: Iterable[str]) -> bool:
+    """Return whether a score is of one of the kinds, as a mean or of one region."""
+    return any(score == kind or score.startswith((f"{kind}_", f"{kind}@")) for kind in kinds)

@@ -272,9 +272,10 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
 def made_by(data: str, options: Mapping[str, Any]) -> str:
     """Return a text that two data sets share if cases with one name are the same case in both.
 
-    A function of a user's own names its cases, whatever its options, and wherever its file is.
+    The code that makes cases names them, whatever its options, and wherever its file is.
     """
-    return Path(data).name if ":" in data else repr((data, sorted(options.items())))
+    root = options.get("root", options.get("file"))
+    return Path(data).name if root is None else repr((data, root))
 
 
 def _check_background(data: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -145,10 +145,15 @@ class _Region:
     @cached_property
     def true_objects(self) -> tuple[np.ndarray, int]:
         """The number of each voxel's true object, and how many there are."""
-        if self._objects is None:
+        if self._objects is None or not self.has_numbers:
             _, _, true, num_true = self.components
             return true, num_true
         return _numbered(np.where(self.truth, self._objects, 0))
+
+    @cached_property
+    def has_numbers(self) -> bool:
+        """Whether the mask numbers true objects of the region; it numbers no borders."""
+        return self._objects is not None and bool(self._objects[self.truth].any())
 
     def lesions(self, metric: CaseMetric) -> tuple[int, int, int, int]:
         """Predicted lesions, those that touch a true one; true lesions, those that are touched."""
@@ -180,7 +185,7 @@ class _Region:
         """IoU of each predicted object and each true one that overlap, (pairs,)."""
         predicted, *_ = self.components
         true, num_true = self.true_objects
-        inside = self.predicted & self.truth
+        inside = self.predicted & (true > 0)
         pairs = predicted[inside].astype(np.int64) * (num_true + 1) + true[inside]
         pairs, both = np.unique(pairs, return_counts=True)
         either = np.bincount(predicted.ravel())[pairs // (num_true + 1)]
@@ -198,7 +203,7 @@ class _Region:
         nearest = ndimage().distance_transform_edt(
             predicted == 0, return_distances=False, return_indices=True
         )
-        if self._objects is None:
+        if not self.has_numbers:
             true, _ = ndimage().label(self.truth)
         else:
             true, _ = self.true_objects

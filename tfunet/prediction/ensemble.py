@@ -1,5 +1,6 @@
 """Networks that predict together: the mean of the probabilities of several runs, and of mirrors."""
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,7 +140,7 @@ def _check_fit(first: Member, other: Member) -> None:
         ("dimensions", len(ours.patch), len(theirs.patch)),
         ("classes, with background", ours.num_classes, theirs.num_classes),
         ("classes", ours.names, theirs.names),
-        ("outputs", str(ours.outputs), str(theirs.outputs)),
+        ("outputs", _outputs(ours), _outputs(theirs)),
         ("files of an image", first.prepare.num_files, other.prepare.num_files),
         (
             "pixel size (target_pixel_size)",
@@ -153,6 +154,10 @@ def _check_fit(first: Member, other: Member) -> None:
                 f"{first.run} and {other.run} cannot predict together: their {what} are "
                 f"{_show(own)} and {_show(another)}. Name runs on the same data."
             )
+
+
+def _outputs(network: Network) -> str:
+    return f"{network.outputs} {json.dumps(network.outputs.as_json())}".removesuffix(" {}")
 
 
 def _plain(size: Any) -> Any:

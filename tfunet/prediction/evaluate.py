@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics, has_lengths
+from tfunet.config.keys import KEYS
 from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
@@ -50,6 +51,8 @@ from tfunet.prediction.run import Options, followed, predict, written_values
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
+# Keys that a configuration may have, and no description of a data set.
+OF_RUNS = set(KEYS) - {"data", "patch"}
 COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
 ALWAYS = ("dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
@@ -232,7 +235,7 @@ def _opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     kind = str(table.get("data", "folder"))
-    if "data_options" in table or kind.endswith(".toml"):
+    if "data_options" in table or kind.endswith(".toml") or OF_RUNS.intersection(table):
         described_data, options = described(kind, table.get("data_options", {}))
         return open_source(described_data, options, skip_bad=skip_bad)
     return open_source(data, {}, skip_bad=skip_bad)

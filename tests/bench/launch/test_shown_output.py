@@ -148,5 +148,5 @@ def test_full_disk_under_the_logs_ends_the_run_and_is_named(mark):
     _, errors = process.communicate(timeout=MOST_SECONDS)
     assert process.returncode == 5
     assert "Cannot write run/log-" in errors
-    assert "Free space there" in errors
+    assert "See ulimit -f" in errors
     assert RunFolder(Path("run")).read_failure()["exit_code"] == 5

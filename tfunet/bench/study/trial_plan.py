@@ -41,6 +41,7 @@ LATER: Mapping[str, Any] = {
     "gpu_memory": None,
     "initial_weights": None,
     "epoch_score": "dice",
+    "outputs": "classes",
 }
 
 

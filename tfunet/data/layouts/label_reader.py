@@ -85,6 +85,8 @@ class LabelReader:
             mask = read_mask(path, **self._options)
             mask = np.where(mask == self._mapping.ignored, 0, mask)
             objects.add(self._numbers(mask, self._foreground(index, mask)))
+        if self._mapping.border:
+            objects.numbers[objects.borders()] = 0
         return objects.numbers
 
     def _numbers(self, mask: np.ndarray, inside: np.ndarray) -> np.ndarray:
