@@ -33,7 +33,7 @@ from tfunet.prediction.ensemble import (
     load_members,
     mean_probabilities,
 )
-from tfunet.prediction.inputs import find_images
+from tfunet.prediction.inputs import find_named_images
 from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.prediction.mask_values import LABELS, VALUES, MaskValues, check_holds, mask_values
 from tfunet.prediction.network import Facts, Forward, Network
@@ -134,7 +134,7 @@ def predict(
 
     Args:
         run: Folder of a finished run, or of a study with a best.json.
-        images: Paths, folders and patterns, as `tfunet.prediction.inputs.find_images` reads them.
+        images: Paths, folders and patterns, as `find_named_images` reads them.
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
         names: A name for each prediction, where each image is a path; by default that of the image.
@@ -149,8 +149,11 @@ def predict(
     if options.overlay and not has_overlay:
         print(NO_DRAWING)
     written = written_values(network, options)
+    if names is None:
+        found = find_named_images(images, prepare.num_files)
+        images, names = [image for image, _ in found], [name for _, name in found]
     jobs = plan_jobs(
-        images if names is not None else find_images(images, prepare.num_files),
+        images,
         out,
         written.format if options.format is None and written is not None else options.format,
         probabilities=options.probabilities,
