@@ -164,6 +164,8 @@ def predict(
     window, halo = _window(members, options, facts)
     tilings = []
     for job in jobs:
+        for member in members:
+            member.network.check_order(job.files)
         image = prepare.open(job.files)
         _check_image(job, image, network)
         if written is not None:
@@ -410,6 +412,7 @@ def _run_job(
             write_overlay(job.overlay, stored, rows, network.label_names(), title=job.name)
         content = {
             **identity,
+            **network.channels_as_json(),
             "classes": network.classes(),
             **network.outputs.as_json(),
             "seconds": round(time.perf_counter() - started, 3),
