@@ -248,7 +248,7 @@ def test_images_that_were_resampled_come_back_at_their_own_size(train, folder, t
         (["nowhere", "IMAGE"], "There is no folder 'nowhere'"),
         (["FOLDER", "IMAGE"], "holds no run"),
         (["RUN", "none.tif"], "none.tif: cannot be read .there is no such file"),
-        (["RUN", "IMAGE,IMAGE"], "made of 1 file, got 2"),
+        (["RUN", "IMAGE,IMAGE"], "made of 1 file, got 2. Give one file with all"),
         (
             ["RUN", "MASK"],
             r"a 2D image with 1 channel; .* with 3\. Save it in colour, such as with Pillow: Im",

@@ -165,7 +165,7 @@ def _of_files(network: Network, images: Sequence[str]) -> Iterator[tuple[str, np
     prepare = preparation(network.preparation)
     for given in find_images(images, prepare.num_files)[:NUM_WINDOWS]:
         files = [Path(part) for part in parts_of(given)]
-        network.check_order(files)
+        network.check_files(files)
         image = prepare.open(files)
         whole = prepare.normalised(image, prepare.statistics(image))
         yield given, whole.read([0] * len(image.shape), list(image.shape))

@@ -131,7 +131,8 @@ def evaluate(
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
     chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
-    if not all(case.image_files for case in cases) and network.preparation is not None:
+    is_of_files = network.preparation is not None and ":" not in network.config.data
+    if not all(case.image_files for case in cases) and is_of_files:
         raise ValueError(
             f"The images of the data set {source.name!r} are made in code, and those of this run "
             f"were read from files and prepared as {network.config.data!r} does. Name files, laid "

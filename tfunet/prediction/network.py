@@ -77,8 +77,17 @@ class Network:
     def _image_patterns(self) -> tuple[str, ...]:
         return image_patterns(self.config, (self.preparation or {}).get("num_files", 1))
 
-    def check_order(self, files: Sequence[Path]) -> None:
-        """Raise ValueError for files of an image that by their names belong in another order."""
+    def check_files(self, files: Sequence[Path]) -> None:
+        """Raise ValueError for files of an image that by their names belong in another order.
+
+        Of a run on data in code, an image is one file.
+        """
+        if self.preparation is None and len(files) > 1:
+            raise ValueError(
+                f"{files[0]}: the data of this run are made in code ({self.config.data!r}), so an "
+                f"image is one file with all its channels, got {len(files)} files. If this code "
+                "reads several files, say so in the preparation of its DataSource, and train again."
+            )
         check_order(files, self._image_patterns)
 
     def channels_as_json(self) -> dict[str, list[str]]:

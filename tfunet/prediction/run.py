@@ -144,6 +144,8 @@ def predict(
     first prediction; WriteError if a file cannot be written.
     """
     members, cleaning = followed(run, options)
+    if is_prepared:
+        members = tuple(replace(member, prepare=Preparation()) for member in members)
     network, prepare = members[0].network, members[0].prepare
     has_overlay = options.overlay and drawing() is not None
     if options.overlay and not has_overlay:
@@ -165,7 +167,7 @@ def predict(
     tilings = []
     for job in jobs:
         for member in members:
-            member.network.check_order(job.files)
+            member.network.check_files(job.files)
         image = prepare.open(job.files)
         _check_image(job, image, network)
         if written is not None:
@@ -334,7 +336,8 @@ def _warnings(
     if network.preparation is None and not is_prepared:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
-            "its own, which does not run here: images are taken as they are stored."
+            "its own, which does not run here: images are taken as they are stored. Give its "
+            "DataSource a preparation if it prepares files as tfunet does, or give prepared images."
         )
     if facts is not None and facts.statistics_layers:
         lines.append(
