@@ -284,6 +284,30 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert not list(out.glob("*.*"))
 
 
+def test_all_unfit_images_are_named_at_once_or_left_out(local_run, folder, tmp_path, capsys):
+    images = tmp_path / "images"
+    images.mkdir()
+    shutil.copy(folder / "scene.tif", images / "fit.tif")
+    for name in ("grey1", "grey2"):
+        tifffile.imwrite(images / f"{name}.tif", np.zeros((40, 40), np.uint8))
+    (images / "broken.tif").write_bytes(b"none")
+    command = ["predict", str(local_run), str(images), "--no-overlay"]
+    assert main([*command, "--out", str(tmp_path / "none")]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "3 of 4 images cannot be predicted" in said
+    assert f"  {images}/broken.tif: " in said
+    assert re.search(rf"{images}/grey1\.tif: a 2D .*\(1 more like it: {images}/grey2\.tif\)", said)
+    assert said.rstrip().endswith("--on_bad_sample skip.")
+    assert not (tmp_path / "none").exists()
+    skip = [*command, "--on_bad_sample", "skip", "--out", str(tmp_path / "out")]
+    assert main(skip) == exit_codes.OK
+    assert capsys.readouterr().err.count("warning: left out: ") == 2
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"fit.tif", "fit.json"}
+    (images / "fit.tif").unlink()
+    assert main(skip) == exit_codes.BAD_INPUT  # Nothing is left.
+    assert "3 of 3 images cannot be predicted" in capsys.readouterr().err
+
+
 @pytest.mark.multiprocess
 def test_ctrl_c_leaves_no_half_written_file_and_the_same_command_goes_on(
     local_run, folder, tmp_path, capsys
