@@ -1,13 +1,13 @@
 """Which file of an image holds which channels, by its name. Imports no TensorFlow."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from tfunet.config.run import RunConfig
 from tfunet.data.description_file import described
 from tfunet.data.formats.container import split_container
-from tfunet.data.layouts.file_patterns import compiled
 
 
 def image_patterns(config: RunConfig, num_files: int) -> tuple[str, ...]:
@@ -37,9 +37,7 @@ def check_order(files: Sequence[Path], patterns: Sequence[str]) -> None:
         return
     length = tails[0].count("/") + 1
     names = ["/".join(_parts(os.path.abspath(file))[-length:]) for file in files]
-    fitting = [
-        [at for at, tail in enumerate(tails) if compiled(tail).fullmatch(name)] for name in names
-    ]
+    fitting = [[at for at, tail in enumerate(tails) if _fits(name, tail)] for name in names]
     places = [found[0] for found in fitting if len(found) == 1]
     ordered = list(range(len(files)))
     if sorted(places) != ordered or places == ordered:
@@ -62,6 +60,12 @@ def _tails(patterns: Sequence[str]) -> list[str]:
         if len(set(tails)) == len(tails):
             return tails
     return []
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a name is one of a pattern, whose wildcards and placeholders stand for anything."""
+    fixed = re.split(r"\{\w+\}|\*|\?", pattern)
+    return re.fullmatch("[^/]*".join(map(re.escape, fixed)), name) is not None
 
 
 def _parts(path: str) -> list[str]:
