@@ -75,7 +75,7 @@ WITHOUT_TENSORFLOW = (
     *(f"data/{name}" for name in ("lazy_image", "sample_order", "source", "split", "task")),
     *("data/layouts/*", "data/generated/*", "data/discovery/*"),
     *(f"prediction/{name}" for name in ("__init__", "best_file", "cleaning", "inputs", "jobs")),
-    "prediction/finished_run",
+    *(f"prediction/{name}" for name in ("channel_files", "finished_run", "trained_cases")),
     *(f"prediction/{name}" for name in ("output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",

@@ -70,7 +70,7 @@ def test_the_table_says_what_true_stands_for():
 
 
 def test_ones_own_data_set_works_as_shown():
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     scope = {}
     exec(code, scope)
     source = scope["open"](path="x")

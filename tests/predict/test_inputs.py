@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfunet.prediction.inputs import find_images
+from tfunet.prediction.inputs import find_images, find_named_images
 from tfunet.prediction.jobs import plan_jobs
 
 
@@ -79,3 +79,39 @@ def test_a_comma_in_a_name_joins_nothing(folder):
     assert job.labels.name == "c,d.png"
     (job,) = plan_jobs(["a.png,b.png"], folder / "out", None, probabilities=False)
     assert list(map(str, job.files)) == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["p/{case}/flair.nii,p/{case}/t1c.nii"], ["a", "b"]),
+        (["p/{group}/{name}.nii"], ["a_flair", "a_t1c", "b_flair", "b_t1c"]),
+        (["{top}/{case}/fl*.nii"], ["p_a", "p_b"]),
+        # All files have one name: that of their folders, as far as they differ.
+        (["p/*/flair.nii,p/*/t1c.nii"], ["a", "b"]),
+        (["p/a/flair.nii,p/a/t1c.nii", "p/b/flair.nii,p/b/t1c.nii"], ["a", "b"]),
+        (["p/a/flair.nii", "p/b/../b/flair.nii"], ["a", "b"]),
+        (["p/a/flair.nii"], ["flair"]),
+        (["p/a"], ["flair", "t1c"]),
+        (["*.png"], ["a", "b", "x[1]"]),
+    ],
+)
+def test_how_predictions_are_called(given, names, folder):
+    for name in ("a/flair", "a/t1c", "b/flair", "b/t1c"):
+        (folder / f"p/{name}.nii").parent.mkdir(exist_ok=True, parents=True)
+        (folder / f"p/{name}.nii").touch()
+    found = find_named_images(given, len(given[0].split(",")))
+    assert [name for _, name in found] == names
+    images = [image for image, _ in found]
+    jobs = plan_jobs(images, folder / "out", None, probabilities=False, names=names)
+    assert [job.facts.name for job in jobs] == [f"{name}.json" for name in names]
+
+
+def test_one_name_for_some_images_is_an_error_that_says_how_to_name_them(folder):
+    (folder / "other").mkdir()
+    for name in ("other/c.png", "other/d.png"):
+        (folder / name).touch()
+    found = find_named_images(["sub", "other"])
+    images, names = zip(*found, strict=True)
+    with pytest.raises(ValueError, match=r"called c\.json.*'test/\{group\}/\{case\}\.png'"):
+        plan_jobs(images, folder / "out", None, probabilities=False, names=names)

@@ -248,7 +248,7 @@ def test_images_that_were_resampled_come_back_at_their_own_size(train, folder, t
         (["nowhere", "IMAGE"], "There is no folder 'nowhere'"),
         (["FOLDER", "IMAGE"], "holds no run"),
         (["RUN", "none.tif"], "none.tif: cannot be read .there is no such file"),
-        (["RUN", "IMAGE,IMAGE"], "made of 1 file, got 2"),
+        (["RUN", "IMAGE,IMAGE"], "made of 1 file, got 2. Give one file with all"),
         (
             ["RUN", "MASK"],
             r"a 2D image with 1 channel; .* with 3\. Save it in colour, such as with Pillow: Im",
@@ -282,6 +282,30 @@ def test_bad_input_is_refused_and_nothing_is_written(
     assert main(["predict", *given, "--out", str(out)]) == exit_codes.BAD_INPUT
     assert re.search(message, capsys.readouterr().err)
     assert not list(out.glob("*.*"))
+
+
+def test_all_unfit_images_are_named_at_once_or_left_out(local_run, folder, tmp_path, capsys):
+    images = tmp_path / "images"
+    images.mkdir()
+    shutil.copy(folder / "scene.tif", images / "fit.tif")
+    for name in ("grey1", "grey2"):
+        tifffile.imwrite(images / f"{name}.tif", np.zeros((40, 40), np.uint8))
+    (images / "broken.tif").write_bytes(b"none")
+    command = ["predict", str(local_run), str(images), "--no-overlay"]
+    assert main([*command, "--out", str(tmp_path / "none")]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert "3 of 4 images cannot be predicted" in said
+    assert f"  {images}/broken.tif: " in said
+    assert re.search(rf"{images}/grey1\.tif: a 2D .*\(1 more like it: {images}/grey2\.tif\)", said)
+    assert said.rstrip().endswith("--on_bad_sample skip.")
+    assert not (tmp_path / "none").exists()
+    skip = [*command, "--on_bad_sample", "skip", "--out", str(tmp_path / "out")]
+    assert main(skip) == exit_codes.OK
+    assert capsys.readouterr().err.count("warning: left out: ") == 2
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"fit.tif", "fit.json"}
+    (images / "fit.tif").unlink()
+    assert main(skip) == exit_codes.BAD_INPUT  # Nothing is left.
+    assert "3 of 3 images cannot be predicted" in capsys.readouterr().err
 
 
 @pytest.mark.multiprocess

@@ -33,6 +33,13 @@ def add(commands: argparse._SubParsersAction) -> None:
         type=path,
         help="folder to write to, which is needed; the same command resumes there",
     )
+    predict.add_argument(
+        "--on_bad_sample",
+        choices=("refuse", "skip"),
+        default="refuse",
+        help="skip: leave out images that cannot be predicted, and say why; by default all are "
+        "refused if there is one",
+    )
     _add_options(predict, "also draw the labels over the image, NAME_overlay.png")
     add_trust(predict)
     evaluate = add_command(
@@ -160,7 +167,13 @@ def _predict(options: argparse.Namespace) -> int:
 
     try:
         given = Options(**_values(options, fields(Options)))
-        predict(options.run, options.images, options.out, given)
+        predict(
+            options.run,
+            options.images,
+            options.out,
+            given,
+            skip_bad=options.on_bad_sample == "skip",
+        )
     except KeyboardInterrupt:
         print("The same command goes on from here.", file=sys.stderr)
         raise

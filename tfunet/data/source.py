@@ -90,8 +90,8 @@ class DataSource:
         defects: What was wrong at opening; these cases are not among `case_ids`.
         warnings: What may be a mistake, seen at opening.
         found: How many files there are, in words, for messages.
-        preparation: How images were prepared (`tfunet.prediction.prepare`); None if the data set's
-            own code did it.
+        preparation: How images were prepared (`tfunet.prediction.prepare`, docs/data.md); None if
+            the data set's own code did it.
         swapped: What to do where the background is what one looks for; empty for several classes.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
         has_background: Whether pixels without a class are label 0. Else each has a class, and no

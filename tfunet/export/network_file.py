@@ -27,7 +27,7 @@ from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
 from tfunet.learning.outputs import Outputs
 from tfunet.models.keras_errors import cause_line
-from tfunet.prediction.inputs import find_images
+from tfunet.prediction.inputs import find_images, parts_of
 from tfunet.prediction.network import Network, load_network
 from tfunet.prediction.prepare import preparation
 from tfunet.record import RunFolder
@@ -164,7 +164,9 @@ def _windows(
 def _of_files(network: Network, images: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     prepare = preparation(network.preparation)
     for given in find_images(images, prepare.num_files)[:NUM_WINDOWS]:
-        image = prepare.open([Path(part) for part in given.split(",")])
+        files = [Path(part) for part in parts_of(given)]
+        network.check_files(files)
+        image = prepare.open(files)
         whole = prepare.normalised(image, prepare.statistics(image))
         yield given, whole.read([0] * len(image.shape), list(image.shape))
 
@@ -366,7 +368,6 @@ def _facts(
     num_logits: int,
 ) -> dict[str, Any]:
     """Return what one must know to use the file: its input, its output, its images."""
-    names = network.label_names().items()
     return {
         "tfunet": __version__,
         "format": file_format,
@@ -382,12 +383,10 @@ def _facts(
             "shape": [None, *window, num_logits],
             "probabilities": "sigmoid" if num_logits == 1 else network.outputs.function,
         },
-        "labels": {
-            "0": "background",
-            **{str(label): name.removeprefix(f"{label} ") for label, name in names},
-        },
+        "labels": {label: entry["name"] for label, entry in network.classes().items()},
         **network.outputs.as_json(),
         "preparation": network.preparation,
+        **network.channels_as_json(),
         "compared": {
             "images": list(exported.names),
             "largest_difference": exported.difference,

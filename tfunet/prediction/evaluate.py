@@ -17,7 +17,7 @@ from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
-from tfunet.data.source import DataSource, RawCase, made_by, open_source
+from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.home import expand_home
 from tfunet.files.table import csv_line
@@ -48,6 +48,7 @@ from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
 from tfunet.prediction.run import Options, followed, predict, written_values
+from tfunet.prediction.trained_cases import trained_on
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
@@ -133,7 +134,8 @@ def evaluate(
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
     chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
-    if not all(case.image_files for case in cases) and network.preparation is not None:
+    is_of_files = network.preparation is not None and ":" not in network.config.data
+    if not all(case.image_files for case in cases) and is_of_files:
         raise ValueError(
             f"The images of the data set {source.name!r} are made in code, and those of this run "
             f"were read from files and prepared as {network.config.data!r} does. Name files, laid "
@@ -256,36 +258,32 @@ def _chosen(
 ) -> list[int]:
     """Return the cases to score: without those that the run was trained on, and a line on them."""
     everything = list(range(len(source.case_ids)))
-    trained = set().union(*(_trained_on(member, source) for member in members))
-    seen = [index for index in everything if index in trained]
-    if not seen:
+    trained: dict[int, Path] = {}
+    for member in members:
+        trained = trained_on(member.run, source) | trained
+    if not trained:
         return everything
+    runs = {member.run for member in members}
+    before = [str(run) for run in trained.values() if run not in runs]
+    began = (
+        f" {len(before)} of them were training cases of {', '.join(dict.fromkeys(before))}, whose "
+        "weights it began with."
+        if before
+        else ""
+    )
     if with_training_cases:
-        line = f"warning: the network was trained on {len(seen)} of these cases."
-        print(line, file=sys.stderr)
+        what = f"warning: the network was trained on {len(trained)} of these cases.{began}"
+        print(lines_of(what), file=sys.stderr)
         return everything
-    print(f"{len(seen)} cases are left out: the network was trained on them (--training_cases).")
-    rest = [index for index in everything if index not in set(seen)]
+    left_out = f"{counted(len(trained), 'case')} {'is' if len(trained) == 1 else 'are'} left out"
+    what = f"{left_out}: the network was trained on them (--training_cases).{began}"
+    print(lines_of(what))
+    rest = [index for index in everything if index not in trained]
     if not rest:
         raise ValueError(
             "The network was trained on all of these cases. Name others, or give --training_cases."
         )
     return rest
-
-
-def _trained_on(member: Member, source: DataSource) -> set[int]:
-    """Return the cases of a data set that a run was trained on, however they are described."""
-    folder = RunFolder(member.run)
-    files = set((folder.read_data() or {}).get("training_files") or ())
-    trained = {index for index, path in enumerate(source.paths()) if path in files}
-    # By their names too: the data may have moved with the run, or are made in code.
-    config = member.network.config
-    own = config.data_options.get("root")
-    is_same = own is not None and expand_home(own).resolve() == source.root.resolve()
-    if is_same or source.made_by == made_by(config.data, config.data_options):
-        names = set((folder.read_split() or {}).get("train", ()))
-        trained |= {index for index, name in enumerate(source.case_ids) if name in names}
-    return trained
 
 
 def _predicted(

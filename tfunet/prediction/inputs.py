@@ -1,11 +1,13 @@
 """Turns paths, folders and patterns into images to predict. Imports no TensorFlow."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from tfunet.data.formats import FORMATS
-from tfunet.data.formats.container import split_container
+from tfunet.data.formats.container import split_container, stem
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # Of a file or folder whose name begins with a wildcard.
@@ -24,7 +26,31 @@ def find_images(given: Sequence[str], num_files: int = 1) -> list[str]:
 
     Raises ValueError for a folder or a pattern without images.
     """
-    return [image for argument in given for image in _expanded(argument, num_files)]
+    return [image for argument in given for image, _ in _expanded(argument, num_files)]
+
+
+def find_named_images(given: Sequence[str], num_files: int = 1) -> list[tuple[str, str]]:
+    """Return the images, as `find_images` does, each with the name of its prediction.
+
+    It is the values of the placeholders of a pattern, joined by "_" as in the name of a case, or
+    else the name of the first file. Where all files have one name, it is that of their folders.
+    """
+    found = [pair for argument in given for pair in _expanded(argument, num_files)]
+    images, names = [image for image, _ in found], [name for _, name in found]
+    if len(images) > 1 and len({name or stem(parts_of(image)[0]) for image, name in found}) == 1:
+        names = list(_folders_that_differ(images))
+    return [
+        (image, name or stem(parts_of(image)[0])) for image, name in zip(images, names, strict=True)
+    ]
+
+
+def _folders_that_differ(images: Sequence[str]) -> Iterator[str]:
+    """Yield the part of each image's folder that the others do not have in common with it."""
+    parts = [Path(os.path.abspath(parts_of(image)[0])).parts[:-1] for image in images]
+    first = _num_alike(parts)
+    last = _num_alike([each[first:][::-1] for each in parts])
+    for each in parts:
+        yield "_".join(each[first : len(each) - last])
 
 
 def parts_of(image: str) -> list[str]:
@@ -32,7 +58,13 @@ def parts_of(image: str) -> list[str]:
     return [image] if split_container(image)[0].exists() else image.split(",")
 
 
-def _expanded(argument: str, num_files: int) -> list[str]:
+def _num_alike(paths: Sequence[tuple[str, ...]]) -> int:
+    """Return how many parts paths have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
+
+def _expanded(argument: str, num_files: int) -> list[tuple[str, str]]:
+    """Return the images, each with the values of the placeholders, which may be none."""
     parts = parts_of(argument)
     if any(_is_pattern(part) for part in parts):
         return _matching(parts)
@@ -44,8 +76,8 @@ def _expanded(argument: str, num_files: int) -> list[str]:
                 f"Say which belong together: '{argument}/{{case}}_0000.nii.gz,"
                 f"{argument}/{{case}}_0001.nii.gz'."
             )
-        return files
-    return [argument]
+        return [(file, "") for file in files]
+    return [(argument, "")]
 
 
 def _is_pattern(path: str) -> bool:
@@ -75,20 +107,23 @@ def _is_folder_of_images(path: Path) -> bool:
     return not all(file.name.lower().endswith(".dcm") for file in files)
 
 
-def _matching(patterns: Sequence[str]) -> list[str]:
-    """Return the files of each image, whose wildcards stand for the same in all patterns."""
+def _matching(patterns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the files of each image, whose wildcards stand for the same in all patterns.
+
+    Each comes with the values of its placeholders.
+    """
     found = [_by_wildcards(pattern) for pattern in patterns]
     for pattern, files in zip(patterns, found, strict=True):
         if not files:
             raise ValueError(f"No file matches {pattern!r}. {_holds(pattern)}")
     images = []
-    for key, first in found[0].items():
+    for key, (first, name) in found[0].items():
         missing = [
             pattern for pattern, files in zip(patterns, found, strict=True) if key not in files
         ]
         if missing:
             raise ValueError(f"{first} has no file that belongs to it by {missing[0]!r}.")
-        images.append(",".join(files[key] for files in found))
+        images.append((",".join(files[key][0] for files in found), name))
     return images
 
 
@@ -104,7 +139,8 @@ def _holds(pattern: str) -> str:
     return f"The folder {str(folder)!r} holds {shown or 'nothing'}."
 
 
-def _by_wildcards(pattern: str) -> dict[tuple[str, ...], str]:
+def _by_wildcards(pattern: str) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Return each file, and the values of its placeholders, by what all wildcards stand for."""
     outside, inside = split_container(pattern)
     text = outside.as_posix()
     pieces, wild = _WILD.split(text), _WILD.findall(text)
@@ -131,7 +167,7 @@ def _by_wildcards(pattern: str) -> dict[tuple[str, ...], str]:
     matches = ((re.fullmatch(expression, path.as_posix()), path) for path in files)
     end = f":{inside}" if inside else ""
     return {
-        match.groups(): f"{path}{end}"
+        match.groups(): (f"{path}{end}", "_".join(match.groupdict().values()).lstrip("."))
         for match, path in matches
         if match and not path.name.startswith(".")
     }

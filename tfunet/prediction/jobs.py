@@ -91,8 +91,9 @@ def plan_jobs(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(
-            f"Several predictions would be called {twice[0]}. Predict these images into "
-            "different folders."
+            f"Several predictions would be called {twice[0]}. Name each image once, and name "
+            "images by a pattern with placeholders where files in different folders have one "
+            "name: 'test/{group}/{case}.png'. Or predict them into different folders."
         )
     return jobs
 

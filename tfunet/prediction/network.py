@@ -3,8 +3,9 @@
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tfunet.graph.traced import traced
 from tfunet.learning.outputs import ClassOutputs, Outputs, RegionOutputs
 from tfunet.models import trained_options
 from tfunet.models.make import make_model
+from tfunet.prediction.channel_files import check_order, image_patterns
 from tfunet.prediction.finished_run import damaged, read_finished_run
 from tfunet.record import RunFolder
 
@@ -69,6 +71,27 @@ class Network:
         for entry, values in zip(classes.values(), self.mask_values, strict=False):
             entry["mask_values"] = list(values)
         return classes
+
+    @cached_property
+    def _image_patterns(self) -> tuple[str, ...]:
+        return image_patterns(self.config, (self.preparation or {}).get("num_files", 1))
+
+    def check_files(self, files: Sequence[Path]) -> None:
+        """Raise ValueError for files of an image that by their names belong in another order.
+
+        Of a run on data in code, an image is one file.
+        """
+        if self.preparation is None and len(files) > 1:
+            raise ValueError(
+                f"{files[0]}: the data of this run are made in code ({self.config.data!r}), so an "
+                f"image is one file with all its channels, got {len(files)} files. If this code "
+                "reads several files, say so in the preparation of its DataSource, and train again."
+            )
+        check_order(files, self._image_patterns)
+
+    def channels_as_json(self) -> dict[str, list[str]]:
+        """Return the pattern of each file of an image, where it has several."""
+        return {"channels": list(self._image_patterns)} if self._image_patterns else {}
 
     def facts(self) -> "Facts":
         """Return what its graph says about its windows; ValueError if the model has no graph."""

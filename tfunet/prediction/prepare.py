@@ -71,9 +71,14 @@ class Preparation:
         into memory. Raises ValueError for files that do not fit the run.
         """
         if len(files) != self.num_files:
+            how = (
+                "Give one file with all its channels."
+                if self.num_files == 1
+                else "Join their paths by commas, in the order of the run's images."
+            )
             raise ValueError(
                 f"{files[0]}: an image of this run is made of {counted(self.num_files, 'file')}, "
-                f"got {len(files)}. Join their paths by commas, in the order of the run's images."
+                f"got {len(files)}. {how}"
             )
         options: dict[str, Any] = {
             "grey": self.grey,

@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tfunet import __version__
+from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.image_files import read_header
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics, recorded_statistics
@@ -33,7 +34,7 @@ from tfunet.prediction.ensemble import (
     load_members,
     mean_probabilities,
 )
-from tfunet.prediction.inputs import find_images
+from tfunet.prediction.inputs import find_named_images
 from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.prediction.mask_values import LABELS, VALUES, MaskValues, check_holds, mask_values
 from tfunet.prediction.network import Facts, Forward, Network
@@ -129,28 +130,37 @@ def predict(
     *,
     names: Sequence[str] | None = None,
     is_prepared: bool = False,
+    skip_bad: bool = False,
 ) -> list[Path]:
     """Predict images with a run's network; return the files with their labels.
 
     Args:
         run: Folder of a finished run, or of a study with a best.json.
-        images: Paths, folders and patterns, as `tfunet.prediction.inputs.find_images` reads them.
+        images: Paths, folders and patterns, as `find_named_images` reads them.
         out: Folder for the predictions. An unfinished prediction there is continued.
         options: How to predict.
         names: A name for each prediction, where each image is a path; by default that of the image.
         is_prepared: Whether the images are as the code of the run's data set prepares them.
+        skip_bad: Whether to leave out images that cannot be predicted, with a warning for each
+            cause.
 
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
     """
     members, cleaning = followed(run, options)
+    if is_prepared:
+        members = tuple(replace(member, prepare=Preparation()) for member in members)
     network, prepare = members[0].network, members[0].prepare
     has_overlay = options.overlay and drawing() is not None
     if options.overlay and not has_overlay:
         print(NO_DRAWING)
     written = written_values(network, options)
+    advice = "" if names is not None else "\nTo leave them out, give --on_bad_sample skip."
+    if names is None:
+        found = find_named_images(images, prepare.num_files)
+        images, names = [image for image, _ in found], [name for _, name in found]
     jobs = plan_jobs(
-        images if names is not None else find_images(images, prepare.num_files),
+        images,
         out,
         written.format if options.format is None and written is not None else options.format,
         probabilities=options.probabilities,
@@ -159,13 +169,8 @@ def predict(
     )
     facts = joint_facts(members) if options.tiles == "halo" else None
     window, halo = _window(members, options, facts)
-    tilings = []
-    for job in jobs:
-        image = prepare.open(job.files)
-        _check_image(job, image, network)
-        if written is not None:
-            check_holds(job.format, job.files[0], written)
-        tilings.append(_tiling(image, window, halo, facts))
+    jobs, shapes = _fit(jobs, members, written, advice, skip_bad=skip_bad)
+    tilings = [_tiling(shape, window, halo, facts) for shape in shapes]
     forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
     # Fails before anything is written if a network does not take the window.
     forward_of(tilings[0].window)
@@ -214,6 +219,45 @@ def predict(
         line = f"{job.name}: {size} in {count} of {windows}, {seconds}"
         print(lines_of(f"{line}, {job.labels}"), flush=True)
     return [job.labels for job in jobs]
+
+
+def _fit(
+    jobs: Sequence[Job],
+    members: Sequence[Member],
+    written: MaskValues | None,
+    advice: str,
+    *,
+    skip_bad: bool,
+) -> tuple[list[Job], list[tuple[int, ...]]]:
+    """Return the jobs whose images can be predicted, with the shapes of these images.
+
+    Raises ValueError for all others, unless `skip_bad`; then a warning names them.
+    """
+    fit, shapes, defects = [], [], []
+    for job in jobs:
+        try:
+            for member in members:
+                member.network.check_files(job.files)
+            image = members[0].prepare.open(job.files)
+            _check_image(job, image, members[0].network)
+            if written is not None:
+                check_holds(job.format, job.files[0], written)
+        except ValueError as error:
+            if len(jobs) == 1:
+                raise
+            file = str(job.files[0])
+            what = str(error).removeprefix(f"{file}: ")
+            defects.append(Defect(file=file, what=what, case_id=job.name))
+            continue
+        fit.append(job)
+        shapes.append(tuple(image.shape))
+    lines = lines_by_cause(defects, most=None)
+    if defects and not (skip_bad and fit):
+        what = f"{len(defects)} of {len(jobs)} images cannot be predicted:"
+        raise ValueError("\n".join([what, *(f"  {line}" for line in lines)]) + advice * bool(fit))
+    for line in lines:
+        print(lines_of(f"warning: left out: {line}"), file=sys.stderr, flush=True)
+    return fit, shapes
 
 
 def _without_unit(prepare: Preparation) -> dict[str, Any]:
@@ -302,14 +346,14 @@ def _window(
 
 
 def _tiling(
-    image: LazyImage,
+    shape: Sequence[int],
     window: Sequence[int],
     halo: Sequence[int] | None,
     facts: Facts | None,
 ) -> Tiling:
     if facts is None or halo is None:
-        return blended(image.shape, window)
-    return with_halo(image.shape, window, halo, facts.alignment)
+        return blended(shape, window)
+    return with_halo(shape, window, halo, facts.alignment)
 
 
 def _warnings(
@@ -329,7 +373,8 @@ def _warnings(
     if network.preparation is None and not is_prepared:
         lines.append(
             f"the data set of this run, {network.config.data!r}, prepares its images in code of "
-            "its own, which does not run here: images are taken as they are stored."
+            "its own, which does not run here: images are taken as they are stored. Give its "
+            "DataSource a preparation if it prepares files as tfunet does, or give prepared images."
         )
     if facts is not None and facts.statistics_layers:
         lines.append(
@@ -372,7 +417,7 @@ def _run_job(
             why = f"its format cannot be read in parts; {num_bytes / 2**30:.1f} GiB are in memory."
             print(lines_of(f"{job.name}: {why}"))
         statistics = _begin(work.path, identity, members, images)
-        tiling = _tiling(image, identity["window"], identity["halo"], facts)
+        tiling = _tiling(image.shape, identity["window"], identity["halo"], facts)
         network = members[0].network
         forwards = forward_of(tiling.window)
         _check_bands(job, tiling, sum(num_logits for num_logits, _ in forwards))
@@ -407,6 +452,7 @@ def _run_job(
             write_overlay(job.overlay, stored, rows, network.label_names(), title=job.name)
         content = {
             **identity,
+            **network.channels_as_json(),
             "classes": network.classes(),
             **network.outputs.as_json(),
             "seconds": round(time.perf_counter() - started, 3),

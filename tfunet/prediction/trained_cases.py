@@ -1,0 +1,57 @@
+"""The cases of a data set that a run was trained on. Imports no TensorFlow."""
+
+import sys
+from pathlib import Path
+
+from tfunet.config.run import RunConfig
+from tfunet.data.source import DataSource, made_by
+from tfunet.files.home import expand_home
+from tfunet.process.terminal import lines_of
+from tfunet.record import RunFolder
+
+
+def trained_on(run: Path, source: DataSource) -> dict[int, Path]:
+    """Return the run that each case was trained on with, however the cases are described.
+
+    It is this run, or one whose weights it began with, and so on. A warning names weights whose
+    run is not known any more.
+    """
+    trained: dict[int, Path] = {}
+    seen: set[Path] = set()
+    waiting = [run]
+    while waiting:
+        folder = waiting.pop(0)
+        config = RunFolder(folder).read_config()
+        if config is None or folder.resolve() in seen:
+            continue
+        seen.add(folder.resolve())
+        for index in _of_run(RunFolder(folder), config, source):
+            trained.setdefault(index, folder)
+        for file in _begun_with(config):
+            if file.is_file():
+                waiting.append(file.parent)
+            else:
+                what = (
+                    f"warning: {folder} began with the weights {file}, which are not there any "
+                    "more: cases that they were trained on are not recognised."
+                )
+                print(lines_of(what), file=sys.stderr)
+    return trained
+
+
+def _begun_with(config: RunConfig) -> list[Path]:
+    """Return the files of the weights that a run began with."""
+    named = [config.initial_weights, config.model if config.model.endswith(".keras") else None]
+    return [expand_home(file) for file in named if file]
+
+
+def _of_run(folder: RunFolder, config: RunConfig, source: DataSource) -> set[int]:
+    files = set((folder.read_data() or {}).get("training_files") or ())
+    trained = {index for index, path in enumerate(source.paths()) if path in files}
+    # By their names too: the data may have moved with the run, or are made in code.
+    own = config.data_options.get("root")
+    is_same = own is not None and expand_home(own).resolve() == source.root.resolve()
+    if is_same or source.made_by == made_by(config.data, config.data_options):
+        names = set((folder.read_split() or {}).get("train", ()))
+        trained |= {index for index, name in enumerate(source.case_ids) if name in names}
+    return trained
