@@ -52,7 +52,8 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     own.write_text(
         "def missed(truth, predicted, spacing):\n    return (truth & ~predicted).sum()\n"
     )
-    assert main([*command, "--metrics", f"hd95,dice,{own}:missed"]) == 0
+    command += ["--metrics", f"hd95,dice,{own}:missed"]
+    assert main(command) == 0
     table = rows(tmp_path / "out/scores.csv")
     assert [row["case"] for row in table] == ["other0", "other1"]
     labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
@@ -75,14 +76,17 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
     said, complaints = capsys.readouterr()
     assert "region      cases  present  Dice   IoU    Dice where present" in said
-    assert re.search(r"dataset IoU +hd95 +missed\n", said)
+    # The second table has a row for each score, with a deviation of two cases and no interval.
+    assert re.search(r"\nforeground  Dice    2      0\.\d{3} +0\.\d{3} +0\.\d{3}   -\n", said)
+    assert re.search(rf"\nforeground  hd95    {2 - (table[1]['hd95'] == '')} ", said)
+    assert re.search(r"\nforeground  missed  2 ", said)
+    assert max(map(len, said.splitlines())) < 120 + len(str(tmp_path))
     for row in table:
         assert float(row["missed"]) == float(row["false_negative"])
     assert "Distances and volumes of metrics are in pixels" in said
     assert complaints == ""
     names = {path.name for path in (tmp_path / "out/errors").iterdir()}
     assert names == {"other0.png", "other1.png"}
-    assert " (in 1)" in said or not labels.any()
     # Nothing is predicted again.
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
@@ -99,7 +103,17 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert f"mIoU {iou(counts):.3f} (dataset IoU), mean Dice {its['dice']:.3f}" in said
     assert ("1 of 2 cases have no foreground. In" in said) == (2 * its["empty"] > 2 * its["dice"])
     (row,) = rows(tmp_path / "out/region_scores.csv")
-    assert row == {"region": "foreground", **{name: str(value) for name, value in its.items()}}
+    texts = {name: "" if value is None else str(value) for name, value in its.items()}
+    assert row == {"region": "foreground", **texts}
+    for name, values in {
+        "dice": [float(row["dice"]) for row in table],
+        "missed": [float(row["missed"]) for row in table],
+    }.items():
+        assert its[name] == np.mean(values)
+        assert its[f"{name}_sd"] == pytest.approx(np.std(values, ddof=1))
+        assert its[f"{name}_median"] == np.median(values)
+        assert its[f"{name}_low"] is its[f"{name}_high"] is None
+    assert its["missed_cases"] == 2
     assert "done already" in captured.err
 
 

@@ -1,11 +1,10 @@
 """Scores a run's predictions of images with given masks: `tfunet evaluate`."""
 
 import json
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tfunet.data.formats.units import converted
 from tfunet.data.source import DataSource, RawCase, made_by, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.home import expand_home
-from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, of_objects, tolerances
@@ -47,11 +45,17 @@ from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
 from tfunet.prediction.run import Options, followed, predict, written_values
+from tfunet.prediction.score_tables import (
+    ALWAYS,
+    region_facts,
+    spread_rows,
+    table_csv,
+    without_nan,
+)
 from tfunet.process.terminal import columns, counted, lines_of
 from tfunet.record import RunFolder
 
 COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
-ALWAYS = ("dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
 UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
 
@@ -75,21 +79,27 @@ class Scored:
     def regions(self) -> dict[str, RegionScores]:
         return region_scores(self.rows)
 
+    def region_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of region_scores.csv: scores of each region and their spread."""
+        facts = region_facts(self.rows, self.metrics)
+        return [{"region": region, **its} for region, its in facts.items()]
+
     def table(self) -> str:
-        """Return the scores of each region, then their means, and which of them say little."""
+        """Return the scores of each region, their means and which say little, and their spread."""
         found = self.regions
-        rows = score_rows(found)
-        for row in rows:
-            its = [values for values in self.rows if values["region"] == row["region"]]
-            row |= {name: _mean_text([values[name] for values in its]) for name in self.metrics}
         miou, dice = (mean_of(found, name) for name in ("dataset_iou", "dice"))
         lines = [
-            *columns([list(rows[0]), *(list(row.values()) for row in rows)]),
+            *_lines(score_rows(found)),
             f"mIoU {score_text(miou)} (dataset IoU), mean Dice {score_text(dice)} (over cases); "
             f"{counted(len(found), 'region')}.",
-            absent_line(found),
         ]
-        return "\n".join(filter(None, lines))
+        absent, spread = absent_line(found), spread_rows(self.rows, self.metrics)
+        lines += [absent] if absent else []
+        return "\n".join([*lines, *(["", *_lines(spread)] if spread else [])])
+
+
+def _lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    return columns([list(rows[0]), *(list(row.values()) for row in rows)])
 
 
 def evaluate(
@@ -166,25 +176,18 @@ def evaluate(
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
     header = (*COLUMNS, *extra)
-    with writing(path):
-        lines = [
-            csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
-        ]
-        write_atomic(path, csv_line(header) + "".join(lines))
+    _write(path, table_csv(rows, header))
     result = Scored(
         rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
     )
-    with writing(out / CONFUSION):
-        write_atomic(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
-    _write_regions(out / "region_scores.csv", result.regions)
+    _write(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
+    _write(out / "region_scores.csv", table_csv(result.region_rows()))
     return result
 
 
-def _write_regions(path: Path, found: Mapping[str, RegionScores]) -> None:
-    table = [{"region": region, **asdict(its)} for region, its in found.items()]
-    lines = [["" if _is_nan(value) else value for value in row.values()] for row in table]
+def _write(path: Path, text: str) -> None:
     with writing(path):
-        write_atomic(path, "".join(map(csv_line, [list(table[0]), *lines])))
+        write_atomic(path, text)
 
 
 def _readable(
@@ -364,20 +367,6 @@ def _rows(
     return rows
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _mean_text(values: Sequence[float]) -> str:
-    if not values:
-        return ""  # The row of the means over regions.
-    defined = [value for value in values if not math.isnan(value)]
-    if not defined:
-        return "-"
-    text = f"{np.mean(defined):.3f}"
-    return text if len(defined) == len(values) else f"{text} (in {len(defined)})"
-
-
 def draw_errors(scored: Scored, *, every: bool) -> None:
     """Draw the confusion matrix, and cases with their errors, every one or some."""
     if drawing() is None:
@@ -392,14 +381,13 @@ def draw_errors(scored: Scored, *, every: bool) -> None:
 def as_json(scored: Scored) -> str:
     """Return the rows, those of regions and the mIoU as JSON; null where one is not defined."""
 
-    def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: None if _is_nan(value) else value for key, value in row.items()}
-
     found = scored.regions
+    means = {"mean_dice": mean_of(found, "dice"), "miou": mean_of(found, "dataset_iou")}
+    facts = region_facts(scored.rows, scored.metrics)
     table = {
-        "scores": [plain(row) for row in scored.rows],
-        "regions": {region: plain(asdict(its)) for region, its in found.items()},
-        **plain({"mean_dice": mean_of(found, "dice"), "miou": mean_of(found, "dataset_iou")}),
+        "scores": [without_nan(row) for row in scored.rows],
+        "regions": {region: without_nan(its) for region, its in facts.items()},
+        **without_nan(means),
     }
     return json.dumps(table, indent=1)
 

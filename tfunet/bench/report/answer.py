@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfunet.bench.analysis.confidence_intervals import (
-    CONFIDENCE,
-    MIN_INTERVAL,
     adjusted_p_values,
     difference,
     mean,
@@ -15,6 +13,7 @@ from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.lone_run import lone_answer
 from tfunet.bench.study.machine_noise import unsteadiness
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted
 
 MORE = (

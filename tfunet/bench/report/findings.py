@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
 from tfunet.bench.analysis.dice_target import DiceTarget
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import fit
@@ -15,6 +14,7 @@ from tfunet.bench.report.number_text import interval_text, p_text, significant, 
 from tfunet.bench.study.machine_noise import unsteadiness, was_quiet
 from tfunet.config.keys import describe
 from tfunet.learning.divergence import warning
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted
 
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
