@@ -1,9 +1,8 @@
 """Scores a run's predictions of images with given masks: `tfunet evaluate`."""
 
-import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,15 +46,18 @@ from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusi
 from tfunet.prediction.run import Options, followed, predict, written_values
 from tfunet.prediction.score_tables import (
     ALWAYS,
+    group_facts,
+    group_rows,
+    json_text,
     region_facts,
     spread_rows,
     table_csv,
-    without_nan,
+    table_lines,
 )
-from tfunet.process.terminal import columns, counted, lines_of
+from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
 
-COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
+COLUMNS = ("case", "group", "region", *COUNTS, "dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
 UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
 
@@ -85,21 +87,19 @@ class Scored:
         return [{"region": region, **its} for region, its in facts.items()]
 
     def table(self) -> str:
-        """Return the scores of each region, their means and which say little, and their spread."""
+        """Return the scores of each region, their means and spread, and the means of groups."""
         found = self.regions
         miou, dice = (mean_of(found, name) for name in ("dataset_iou", "dice"))
         lines = [
-            *_lines(score_rows(found)),
+            *table_lines(score_rows(found)),
             f"mIoU {score_text(miou)} (dataset IoU), mean Dice {score_text(dice)} (over cases); "
             f"{counted(len(found), 'region')}.",
         ]
-        absent, spread = absent_line(found), spread_rows(self.rows, self.metrics)
+        absent = absent_line(found)
         lines += [absent] if absent else []
-        return "\n".join([*lines, *(["", *_lines(spread)] if spread else [])])
-
-
-def _lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    return columns([list(rows[0]), *(list(row.values()) for row in rows)])
+        for rows in (spread_rows(self.rows, self.metrics), group_rows(self.rows, self.metrics)):
+            lines += ["", *table_lines(rows)] if rows else []
+        return "\n".join(lines)
 
 
 def evaluate(
@@ -161,6 +161,7 @@ def evaluate(
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []
+    has_groups = source.groups != source.case_ids
     confusion = np.zeros((source.num_classes,) * 2, np.int64)
     for at in now_and_then(range(len(chosen)), "Scored"):
         name, raw, labels = scored_cases.read(at)
@@ -171,17 +172,20 @@ def evaluate(
                 f"{scored_cases.predictions[at]}: {error}. Remove the file."
             ) from error
         objects = _objects(source, chosen[at], raw, in_units)
-        rows += _rows(name, raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
+        names = {"case": name} | ({"group": source.groups[chosen[at]]} if has_groups else {})
+        by_region = _rows(raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
+        rows += [{**names, **row} for row in by_region]
         confusion += pairs
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
-    header = (*COLUMNS, *extra)
-    _write(path, table_csv(rows, header))
+    _write(path, table_csv(rows, [name for name in (*COLUMNS, *extra) if name in rows[0]]))
     result = Scored(
         rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
     )
     _write(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
     _write(out / "region_scores.csv", table_csv(result.region_rows()))
+    if groups := group_facts(rows, extra):
+        _write(out / "group_scores.csv", table_csv(groups))
     return result
 
 
@@ -339,7 +343,6 @@ def _objects(
 
 
 def _rows(
-    name: str,
     raw: RawCase,
     labels: np.ndarray,
     pairs: np.ndarray,
@@ -356,7 +359,6 @@ def _rows(
         values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None, objects)
         rows.append(
             {
-                "case": name,
                 "region": region,
                 **dict(zip(COUNTS, counts.tolist(), strict=True)),
                 **dict(zip((metric.name for metric in metrics), values, strict=True)),
@@ -379,17 +381,8 @@ def draw_errors(scored: Scored, *, every: bool) -> None:
 
 
 def as_json(scored: Scored) -> str:
-    """Return the rows, those of regions and the mIoU as JSON; null where one is not defined."""
-
-    found = scored.regions
-    means = {"mean_dice": mean_of(found, "dice"), "miou": mean_of(found, "dataset_iou")}
-    facts = region_facts(scored.rows, scored.metrics)
-    table = {
-        "scores": [without_nan(row) for row in scored.rows],
-        "regions": {region: without_nan(its) for region, its in facts.items()},
-        **without_nan(means),
-    }
-    return json.dumps(table, indent=1)
+    """Return all scores as JSON; null where one is not defined."""
+    return json_text(scored.rows, scored.metrics)
 
 
 def summary(scored: Scored) -> str:
