@@ -207,6 +207,21 @@ def test_the_interval_of_a_serial_share_holds_it(tmp_path):
         assert cell["serial_share_low"] < cell["serial_share"] < cell["serial_share_high"]
 
 
+def test_a_negative_serial_share_is_none(tmp_path):
+    """Two replicas that were more than twice as fast."""
+    speed = {"mirrored": 1.3, "horovod": 0.9}
+    write_sweep(tmp_path, make_study(repeats=3), speed=speed)
+    shares = {
+        (cell["backend"], cell["num_replicas"]): cell["serial_share"]
+        for cell in summary_json(tmp_path)["cells"]
+        if "serial_share" in cell
+    }
+    assert shares["mirrored", 2] < 0 < shares["horovod", 2]
+    text = summary_table(tmp_path)
+    assert re.search(r"\nmirrored +2 +- ", text)
+    assert re.search(r"\nhorovod +2 +0\.\d{3} \(0\.\d{3} to ", text)
+
+
 def test_programs_get_the_summary(sweep):
     table = json.loads(json.dumps(summary_json(sweep[0]), allow_nan=False))
     assert (table["trials"], table["trials_done"]) == (9, 7)

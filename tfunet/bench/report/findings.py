@@ -111,7 +111,7 @@ def _speed_up(cell: Cell) -> str:
 def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
     speed_ups = {cell.num_replicas: cell.speed_up.value for cell in cells if cell.speed_up}
     law = fit(speed_ups, family.scaling)
-    if law is None:
+    if law is None or law.share < 0:  # A negative share is no share.
         return
     limit = "" if law.limit is None else f", which allows at most {law.limit:.3g} times"
     yield (

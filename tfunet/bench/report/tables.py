@@ -364,8 +364,10 @@ def _share_text(family: Family, cell: Cell) -> str:
     if not shares:
         return texts.NONE
     share, low, high = shares.values()
+    if share is None or share < 0:
+        return texts.NONE  # More than n times as fast.
     text = f"{share:.3f}"
-    return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
+    return text if low is None else f"{text} ({max(low, 0.0):.3f} to {high:.3f})"
 
 
 def _reached_text(effort: Reached | None, num_repeats: int) -> str:
