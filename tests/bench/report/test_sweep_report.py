@@ -11,7 +11,7 @@ import time
 import browser
 import numpy as np
 import pytest
-from synthetic_sweep import make_study, write_sweep, write_trial
+from synthetic_sweep import STUDY, make_study, write_sweep, write_trial
 
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.run_tables import COUNTS, read_cases, read_confusion
@@ -220,6 +220,17 @@ def test_a_negative_serial_share_is_none(tmp_path):
     text = summary_table(tmp_path)
     assert re.search(r"\nmirrored +2 +- ", text)
     assert re.search(r"\nhorovod +2 +0\.\d{3} \(0\.\d{3} to ", text)
+
+
+def test_a_column_of_differences_is_shown_only_if_something_is_compared(tmp_path):
+    base = {"folds": 3, "cores_per_replica": 1}
+    whole = STUDY["grid"]
+    for number, grid in enumerate(({"fold": [0, 1, 2]}, {**whole, "fold": [0, 1, 2]})):
+        folder = tmp_path / str(number)
+        write_sweep(folder, make_study(grid=grid, repeats=1, base=base))
+        text = summary_table(folder)
+        assert "mean (95 % interval)" in text
+        assert ("difference from single x1" in text) == (number > 0)
 
 
 def test_programs_get_the_summary(sweep):

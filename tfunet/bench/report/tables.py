@@ -22,6 +22,9 @@ from tfunet.config.case_metrics import is_share
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
 
+# What the column of differences from the baseline begins with.
+DIFFERENCE = "difference from"
+
 
 def summary_rows(family: Family) -> list[dict[str, str]]:
     """Return a row for each cell: medians over the repeats, with the lowest and highest value."""
@@ -107,10 +110,14 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                         None if cell is baseline or not reference else difference(values, reference)
                     )
                     by = by.within(-1, 1) if by is not None and has_share else by
-                    row[f"difference from {baseline.label} (95 % interval)"] = (
+                    row[f"{DIFFERENCE} {baseline.label} (95 % interval)"] = (
                         texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
                     )
                 rows.append(row)
+    # A column of the baseline alone compares nothing.
+    for name in [name for name in (rows[0] if rows else {}) if name.startswith(DIFFERENCE)]:
+        if all(row[name] == texts.NONE for row in rows):
+            rows = [{key: text for key, text in row.items() if key != name} for row in rows]
     return rows if has_interval or has_folds else []
 
 
