@@ -22,9 +22,6 @@ from tfunet.config.case_metrics import is_share
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
 
-# What the column of differences from the baseline begins with.
-DIFFERENCE = "difference from"
-
 
 def summary_rows(family: Family) -> list[dict[str, str]]:
     """Return a row for each cell: medians over the repeats, with the lowest and highest value."""
@@ -110,14 +107,15 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                         None if cell is baseline or not reference else difference(values, reference)
                     )
                     by = by.within(-1, 1) if by is not None and has_share else by
-                    row[f"{DIFFERENCE} {baseline.label} (95 % interval)"] = (
+                    row[f"difference from {baseline.label} (95 % interval)"] = (
                         texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
                     )
                 rows.append(row)
     # A column of the baseline alone compares nothing.
-    for name in [name for name in (rows[0] if rows else {}) if name.startswith(DIFFERENCE)]:
-        if all(row[name] == texts.NONE for row in rows):
-            rows = [{key: text for key, text in row.items() if key != name} for row in rows]
+    empty = {
+        name for row in rows[:1] for name in row if {row[name] for row in rows} == {texts.NONE}
+    }
+    rows = [{name: text for name, text in row.items() if name not in empty} for row in rows]
     return rows if has_interval or has_folds else []
 
 
@@ -368,11 +366,9 @@ def _names(cell: Cell) -> dict[str, str]:
 
 def _share_text(family: Family, cell: Cell) -> str:
     shares = share_facts(family, cell)
-    if not shares:
+    if not shares or (shares["serial_share"] or 0) < 0:  # More than n times as fast.
         return texts.NONE
     share, low, high = shares.values()
-    if share is None or share < 0:
-        return texts.NONE  # More than n times as fast.
     text = f"{share:.3f}"
     return text if low is None else f"{text} ({max(low, 0.0):.3f} to {high:.3f})"
 
