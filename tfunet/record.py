@@ -60,6 +60,7 @@ SPLIT = {
     "train": list[str],
     "validation": list[str],
     "left_out": list[dict[str, str | None]],
+    "validation_groups": list[str],
 }
 DATA = {
     "name": str,

@@ -1,12 +1,21 @@
 """Splits: whole groups, the same every time, and nothing lost when written and read."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tfunet.data.source import DataSource
-from tfunet.data.split import Split, from_json, leave_out, left_out, split_cases, to_json
+from tfunet.data.split import (
+    Split,
+    from_json,
+    held_out_line,
+    leave_out,
+    left_out,
+    split_cases,
+    to_json,
+)
 
 
 def source(groups):
@@ -67,6 +76,22 @@ def test_named_groups_are_held_out():
     )
 
 
+def test_the_groups_that_are_held_out_are_named():
+    split = split_cases(ANIMALS, groups=["d", "b"])
+    assert held_out_line(split, ANIMALS) == "Held out: b (3 cases), d (2 cases)"
+    assert json.loads(to_json(split, ANIMALS))["validation_groups"] == ["b", "d"]
+    many = source([f"rat{index:02d}" for index in range(24)])
+    line = held_out_line(split_cases(many, share=0.5), many)
+    assert line.startswith("Held out: 12 groups, rat")
+    assert line.count(" case)") == 10
+    # Each case is its own group.
+    alone = replace(ANIMALS, groups=ANIMALS.case_ids)
+    split = split_cases(alone)
+    assert held_out_line(split, alone) == ""
+    assert "validation_groups" not in json.loads(to_json(split, alone))
+    assert from_json(to_json(split, alone), alone) == split
+
+
 def test_an_unknown_group_gives_the_near_match():
     with pytest.raises(ValueError, match=r"no group 'rat_6'. Did you mean 'rat6'\? Known: rat6, r"):
         split_cases(source(["rat6", "rat8"]), groups=["rat_6"])
@@ -121,7 +146,7 @@ def test_a_side_without_cases_is_refused():
 def test_a_written_split_comes_back():
     split = split_cases(ANIMALS, share=0.4, seed=5)
     text = to_json(split, ANIMALS)
-    assert set(json.loads(text)) == {"train", "validation", "left_out"}
+    assert set(json.loads(text)) == {"train", "validation", "validation_groups", "left_out"}
     assert from_json(text, ANIMALS) == split
 
 

@@ -20,12 +20,14 @@ from tfunet.config.run import RunConfig
 from tfunet.data.lazy_image import LazyImage, open_image
 from tfunet.data.shown_planes import in_8_bits, shown_channels
 from tfunet.learning.case_metrics import measure
+from tfunet.learning.dataset_scores import COUNTS
 from tfunet.learning.scores import dice, iou
 from tfunet.loop import run
 from tfunet.prediction.case_pictures import spread_ranks
 from tfunet.prediction.evaluate import evaluate
 from tfunet.prediction.overlay_picture import write_errors, write_overlay
 from tfunet.prediction.run import Options
+from tfunet.prediction.score_tables import group_facts, group_rows
 from tfunet.single_device import SingleDevice
 
 
@@ -52,7 +54,8 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     own.write_text(
         "def missed(truth, predicted, spacing):\n    return (truth & ~predicted).sum()\n"
     )
-    assert main([*command, "--metrics", f"hd95,dice,{own}:missed"]) == 0
+    command += ["--metrics", f"hd95,dice,{own}:missed"]
+    assert main(command) == 0
     table = rows(tmp_path / "out/scores.csv")
     assert [row["case"] for row in table] == ["other0", "other1"]
     labels = tifffile.imread(tmp_path / "out/predictions/other0.tif")
@@ -75,14 +78,17 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert table[1]["hd95"] == ("" if labels.any() else "0.0")
     said, complaints = capsys.readouterr()
     assert "region      cases  present  Dice   IoU    Dice where present" in said
-    assert re.search(r"dataset IoU +hd95 +missed\n", said)
+    # The second table has a row for each score, with a deviation of two cases and no interval.
+    assert re.search(r"\nforeground  Dice    2      0\.\d{3} +0\.\d{3} +0\.\d{3}   -\n", said)
+    assert re.search(rf"\nforeground  hd95    {2 - (table[1]['hd95'] == '')} ", said)
+    assert re.search(r"\nforeground  missed  2 ", said)
+    assert max(map(len, said.splitlines())) < 120 + len(str(tmp_path))
     for row in table:
         assert float(row["missed"]) == float(row["false_negative"])
     assert "Distances and volumes of metrics are in pixels" in said
     assert complaints == ""
     names = {path.name for path in (tmp_path / "out/errors").iterdir()}
     assert names == {"other0.png", "other1.png"}
-    assert " (in 1)" in said or not labels.any()
     # Nothing is predicted again.
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
@@ -99,7 +105,17 @@ def test_a_folder_is_read_as_the_run_read_its_own(local_run, others, tmp_path, c
     assert f"mIoU {iou(counts):.3f} (dataset IoU), mean Dice {its['dice']:.3f}" in said
     assert ("1 of 2 cases have no foreground. In" in said) == (2 * its["empty"] > 2 * its["dice"])
     (row,) = rows(tmp_path / "out/region_scores.csv")
-    assert row == {"region": "foreground", **{name: str(value) for name, value in its.items()}}
+    texts = {name: "" if value is None else str(value) for name, value in its.items()}
+    assert row == {"region": "foreground", **texts}
+    for name, values in {
+        "dice": [float(row["dice"]) for row in table],
+        "missed": [float(row["missed"]) for row in table],
+    }.items():
+        assert its[name] == np.mean(values)
+        assert its[f"{name}_sd"] == pytest.approx(np.std(values, ddof=1))
+        assert its[f"{name}_median"] == np.median(values)
+        assert its[f"{name}_low"] is its[f"{name}_high"] is None
+    assert its["missed_cases"] == 2
     assert "done already" in captured.err
 
 
@@ -184,6 +200,59 @@ def test_objects_that_touch_are_counted_by_their_numbers(local_run, others, tmp_
     by_hand = measure(metrics, labels > 0, numbers > 0, None, numbers)
     assert [float(row[name]) for name in names] == by_hand
     assert measure(metrics, labels > 0, numbers > 0, None) != by_hand
+
+
+def test_scores_by_group(local_run, others, tmp_path, capsys):
+    """Two images of one stain, and one of another."""
+    for case, group in (("other0", "pink"), ("other1", "blue"), ("other0", "blue")):
+        (tmp_path / group).mkdir(exist_ok=True)
+        for kind in ("image", "mask"):
+            shutil.copy(others / f"{case}_{kind}.tif", tmp_path / f"{group}/{case}_{kind}.tif")
+    lines = """
+        images = "{group}/{case}_image.tif"
+        masks = "{group}/{case}_mask.tif"
+        classes = { foreground = 1 }
+        """
+    (tmp_path / "stains.toml").write_text(lines)
+    out = tmp_path / "out"
+    command = ["evaluate", str(local_run), str(tmp_path / "stains.toml"), "--out", str(out)]
+    assert main([*command, "--no-overlay", "--metrics", "volume_difference"]) == 0
+    said = capsys.readouterr().out
+    cases = rows(out / "scores.csv")
+    assert {row["case"]: row["group"] for row in cases} == {
+        "pink_other0": "pink",
+        "blue_other0": "blue",
+        "blue_other1": "blue",
+    }
+    blue, pink = rows(out / "group_scores.csv")
+    assert (blue["group"], blue["cases"], blue["present"]) == ("blue", "2", "1")
+    for name in ("dice", "iou", "volume_difference"):
+        values = [float(row[name]) for row in cases if row["group"] == "blue"]
+        assert float(blue[name]) == np.mean(values)
+        assert float(blue[f"{name}_sd"]) == pytest.approx(np.std(values, ddof=1))
+    assert re.search(r"\ngroup +region +cases +present +Dice +IoU +volume_difference\n", said)
+    assert re.search(rf"\npink +foreground +1 +1 +{float(pink['dice']):.3f} ", said)
+    assert main([*command, "--no-overlay", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)["groups"]
+    assert [row["dice"] for row in printed] == [float(row["dice"]) for row in (blue, pink)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_shown"),
+    [
+        ("aab", True),
+        ("aaa", False),  # One group: these are the means of all.
+        ("abc", False),  # Each case is a group.
+        ([str(at // 2) for at in range(40)], True),
+        ([str(at // 2) for at in range(42)], False),  # More than 20 groups.
+    ],
+)
+def test_means_of_a_few_groups_are_shown(groups, is_shown):
+    scored = {"region": "cell", **dict.fromkeys(COUNTS, 1), "dice": 0.5, "iou": 1 / 3}
+    table = [{"case": str(at), "group": group, **scored} for at, group in enumerate(groups)]
+    assert bool(group_rows(table, ())) == is_shown
+    assert len(group_facts(table, ())) == len(set(groups))
+    assert group_rows([{"case": "1", **scored}], ()) == []
 
 
 OWN_DATA = """

@@ -153,6 +153,18 @@ def test_what_cannot_be_written_is_refused_before(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("other", [400, 2000])
+def test_a_file_of_other_values_is_no_prediction(other, tmp_path):
+    written = np.array([[0, 1000], [500, other]], np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", written)
+    with pytest.raises(ValueError, match=f"holds {other}, which is no value of the masks"):
+        mask_values([[0], [1000], [500]]).read(tmp_path / "a.tif", (2, 2))
+    written[1, 1] = 0
+    tifffile.imwrite(tmp_path / "a.tif", written)
+    labels = mask_values([[0], [1000], [500]]).read(tmp_path / "a.tif", (2, 2))
+    np.testing.assert_array_equal(labels, [[0, 1], [2, 0]])
+
+
 @pytest.mark.parametrize("values", [[[0], [255]], [["#00ff00"], ["#ff0000"]]])
 def test_scores_are_those_of_the_labels(values, trained_on, folder, tmp_path):
     run = trained_on(values)

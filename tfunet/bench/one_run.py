@@ -163,6 +163,7 @@ def evaluate(
     Returns the scores: `rows` of cases, `regions` and `table()`. Raises ValueError for a mistake in
     run, data or options, and WriteError if a file cannot be written.
     """
+    metrics = [metrics] if isinstance(metrics, str) else metrics
     check_case_metrics(metrics or ())
     check_known("on_bad_sample", on_bad_sample, ("refuse", "skip"))
     check_known("pictures", pictures, ("some", "all"))
@@ -207,6 +208,8 @@ def _by_name(keys: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         if key in trusting.KEYS and callable(value):
             values[key] = reference(value)
+        elif key in trusting.KEYS and isinstance(value, list | tuple):
+            values[key] = [reference(one) if callable(one) else one for one in value]
         elif isinstance(value, Path):
             values[key] = str(value)
     return values

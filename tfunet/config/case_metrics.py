@@ -1,5 +1,6 @@
 """Names of the metrics of whole cases: "hd95", "nsd@1mm", "instance_f1@0.7". No TensorFlow."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ INSTANCES = (
 )
 # Predicted objects less true ones.
 INSTANCE_DIFFERENCE = "instance_difference"
+# Predicted volume less the true one.
+VOLUME_DIFFERENCE = "volume_difference"
 # Of cells that membranes keep apart.
 SEGMENTS = ("arand", "vi_split", "vi_merge")
 # Those that need no tolerance.
 PLAIN = (
     *("dice", "iou", "hd", "hd95", "assd"),
-    *("lesion_precision", "lesion_recall", "lesion_f1", "volume_difference"),
+    *("lesion_precision", "lesion_recall", "lesion_f1", VOLUME_DIFFERENCE),
     *INSTANCES,
     INSTANCE_DIFFERENCE,
     "cldice",
@@ -26,10 +29,10 @@ PLAIN = (
 )
 # Those that are no shares between 0 and 1.
 NO_SHARES = (
-    *("hd", "hd95", "assd", "volume_difference", INSTANCE_DIFFERENCE, "vi_split", "vi_merge"),
+    *("hd", "hd95", "assd", VOLUME_DIFFERENCE, INSTANCE_DIFFERENCE, "vi_split", "vi_merge"),
 )
 # Those in the unit of the pixel size.
-LENGTHS = ("hd", "hd95", "assd", "volume_difference")
+LENGTHS = ("hd", "hd95", "assd", VOLUME_DIFFERENCE)
 TOLERANT = "nsd"
 OWN = "own"
 # What other columns and scores are called, and what else scores begin with.
@@ -92,6 +95,15 @@ def is_share(name: str) -> bool:
     """Whether a metric of tfunet lies between 0 and 1, whatever is measured."""
     kind = name.partition("@")[0]
     return kind in (*PLAIN, TOLERANT, "Dice") and kind not in NO_SHARES
+
+
+def possible_range(name: str) -> tuple[float, float]:
+    """Return the least and the largest value that a score of a case can have."""
+    if is_share(name):
+        return 0.0, 1.0
+    has_sign = name in (VOLUME_DIFFERENCE, INSTANCE_DIFFERENCE)
+    is_known = not has_sign and name.partition("@")[0] in (*PLAIN, TOLERANT)
+    return 0.0 if is_known else -math.inf, math.inf
 
 
 def check_case_metrics(names: Iterable[str]) -> None:

@@ -12,8 +12,12 @@ from tfunet.config.refs import near_match
 from tfunet.config.sections import SplitKeys
 from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.source import DataSource
+from tfunet.files.printable import printable
+from tfunet.process.terminal import counted
 
 SIDES = ("train", "validation")
+# With more groups, a line names the first ones only.
+MOST_NAMED = 10
 # What comes before the name or number of what must not be on both sides of a split.
 GROUP = re.compile(
     r"((?:patient|pat|subject|subj|sub|animal|mouse|rat|donor|slide|scan|volume|vol)[-_]?"
@@ -102,9 +106,37 @@ def left_out(source: DataSource, bad: Mapping[int, str]) -> list[Defect]:
 
 
 def to_table(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -> dict[str, Any]:
-    """Return the split as JSON types: the case ids of each side, and why others are left out."""
+    """Return the split as JSON types: the case ids of each side, the groups of the validation if
+    cases name groups, and why others are left out.
+    """
     sides = {side: [source.case_ids[index] for index in getattr(split, side)] for side in SIDES}
-    return {**sides, "left_out": [asdict(defect) for defect in left_out]}
+    groups = list(_held_out(split, source))
+    return {
+        **sides,
+        **({"validation_groups": groups} if groups else {}),
+        "left_out": [asdict(defect) for defect in left_out],
+    }
+
+
+def held_out_line(split: Split, source: DataSource) -> str:
+    """Return which groups are held out, with the number of their cases; "" without groups."""
+    groups = _held_out(split, source)
+    named = [
+        f"{printable(group) or '(no name)'} ({counted(number, 'case')})"
+        for group, number in groups.items()
+    ]
+    if not named:
+        return ""
+    if len(named) > MOST_NAMED:
+        return f"Held out: {counted(len(named), 'group')}, {', '.join(named[:MOST_NAMED])}, ..."
+    return f"Held out: {', '.join(named)}"
+
+
+def _held_out(split: Split, source: DataSource) -> dict[str, int]:
+    """Return the groups of the validation, and how many cases each has there."""
+    if source.groups == source.case_ids:
+        return {}
+    return dict(sorted(Counter(source.groups[index] for index in split.validation).items()))
 
 
 def to_json(split: Split, source: DataSource, left_out: Sequence[Defect] = ()) -> str:

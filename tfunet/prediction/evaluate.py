@@ -1,11 +1,9 @@
 """Scores a run's predictions of images with given masks: `tfunet evaluate`."""
 
-import json
-import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from tfunet.data.formats.units import converted
 from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.home import expand_home
-from tfunet.files.table import csv_line
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, of_objects, tolerances
@@ -48,14 +45,23 @@ from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
 from tfunet.prediction.run import Options, followed, predict, written_values
+from tfunet.prediction.score_tables import (
+    ALWAYS,
+    group_facts,
+    group_rows,
+    json_text,
+    region_facts,
+    spread_rows,
+    table_csv,
+    table_lines,
+)
 from tfunet.prediction.trained_cases import trained_on
-from tfunet.process.terminal import columns, counted, lines_of
+from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
 
 # Keys that a configuration may have, and no description of a data set.
 OF_RUNS = set(KEYS) - {"data", "patch"}
-COLUMNS = ("case", "region", *COUNTS, "dice", "iou")
-ALWAYS = ("dice", "iou")
+COLUMNS = ("case", "group", "region", *COUNTS, "dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
 UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
 
@@ -79,21 +85,25 @@ class Scored:
     def regions(self) -> dict[str, RegionScores]:
         return region_scores(self.rows)
 
+    def region_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of region_scores.csv: scores of each region and their spread."""
+        facts = region_facts(self.rows, self.metrics)
+        return [{"region": region, **its} for region, its in facts.items()]
+
     def table(self) -> str:
-        """Return the scores of each region, then their means, and which of them say little."""
+        """Return the scores of each region, their means and spread, and the means of groups."""
         found = self.regions
-        rows = score_rows(found)
-        for row in rows:
-            its = [values for values in self.rows if values["region"] == row["region"]]
-            row |= {name: _mean_text([values[name] for values in its]) for name in self.metrics}
         miou, dice = (mean_of(found, name) for name in ("dataset_iou", "dice"))
         lines = [
-            *columns([list(rows[0]), *(list(row.values()) for row in rows)]),
+            *table_lines(score_rows(found)),
             f"mIoU {score_text(miou)} (dataset IoU), mean Dice {score_text(dice)} (over cases); "
             f"{counted(len(found), 'region')}.",
-            absent_line(found),
         ]
-        return "\n".join(filter(None, lines))
+        absent = absent_line(found)
+        lines += [absent] if absent else []
+        for rows in (spread_rows(self.rows, self.metrics), group_rows(self.rows, self.metrics)):
+            lines += ["", *table_lines(rows)] if rows else []
+        return "\n".join(lines)
 
 
 def evaluate(
@@ -156,6 +166,7 @@ def evaluate(
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []
+    has_groups = source.groups != source.case_ids
     confusion = np.zeros((source.num_classes,) * 2, np.int64)
     for at in now_and_then(range(len(chosen)), "Scored"):
         name, raw, labels = scored_cases.read(at)
@@ -166,30 +177,26 @@ def evaluate(
                 f"{scored_cases.predictions[at]}: {error}. Remove the file."
             ) from error
         objects = _objects(source, chosen[at], raw, in_units)
-        rows += _rows(name, raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
+        names = {"case": name} | ({"group": source.groups[chosen[at]]} if has_groups else {})
+        by_region = _rows(raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
+        rows += [{**names, **row} for row in by_region]
         confusion += pairs
     path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
-    header = (*COLUMNS, *extra)
-    with writing(path):
-        lines = [
-            csv_line(["" if _is_nan(row[key]) else row[key] for key in header]) for row in rows
-        ]
-        write_atomic(path, csv_line(header) + "".join(lines))
+    _write(path, table_csv(rows, [name for name in (*COLUMNS, *extra) if name in rows[0]]))
     result = Scored(
         rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
     )
-    with writing(out / CONFUSION):
-        write_atomic(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
-    _write_regions(out / "region_scores.csv", result.regions)
+    _write(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
+    _write(out / "region_scores.csv", table_csv(result.region_rows()))
+    if groups := group_facts(rows, extra):
+        _write(out / "group_scores.csv", table_csv(groups))
     return result
 
 
-def _write_regions(path: Path, found: Mapping[str, RegionScores]) -> None:
-    table = [{"region": region, **asdict(its)} for region, its in found.items()]
-    lines = [["" if _is_nan(value) else value for value in row.values()] for row in table]
+def _write(path: Path, text: str) -> None:
     with writing(path):
-        write_atomic(path, "".join(map(csv_line, [list(table[0]), *lines])))
+        write_atomic(path, text)
 
 
 def _readable(
@@ -337,7 +344,6 @@ def _objects(
 
 
 def _rows(
-    name: str,
     raw: RawCase,
     labels: np.ndarray,
     pairs: np.ndarray,
@@ -354,7 +360,6 @@ def _rows(
         values = measure(metrics, predicted, truth, raw.spacing if has_spacing else None, objects)
         rows.append(
             {
-                "case": name,
                 "region": region,
                 **dict(zip(COUNTS, counts.tolist(), strict=True)),
                 **dict(zip((metric.name for metric in metrics), values, strict=True)),
@@ -363,20 +368,6 @@ def _rows(
             }
         )
     return rows
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _mean_text(values: Sequence[float]) -> str:
-    if not values:
-        return ""  # The row of the means over regions.
-    defined = [value for value in values if not math.isnan(value)]
-    if not defined:
-        return "-"
-    text = f"{np.mean(defined):.3f}"
-    return text if len(defined) == len(values) else f"{text} (in {len(defined)})"
 
 
 def draw_errors(scored: Scored, *, every: bool) -> None:
@@ -391,18 +382,8 @@ def draw_errors(scored: Scored, *, every: bool) -> None:
 
 
 def as_json(scored: Scored) -> str:
-    """Return the rows, those of regions and the mIoU as JSON; null where one is not defined."""
-
-    def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: None if _is_nan(value) else value for key, value in row.items()}
-
-    found = scored.regions
-    table = {
-        "scores": [plain(row) for row in scored.rows],
-        "regions": {region: plain(asdict(its)) for region, its in found.items()},
-        **plain({"mean_dice": mean_of(found, "dice"), "miou": mean_of(found, "dataset_iou")}),
-    }
-    return json.dumps(table, indent=1)
+    """Return all scores as JSON; null where one is not defined."""
+    return json_text(scored.rows, scored.metrics)
 
 
 def summary(scored: Scored) -> str:

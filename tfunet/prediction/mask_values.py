@@ -64,10 +64,18 @@ class MaskValues:
         )
 
     def read(self, path: Path, shape: tuple[int, ...]) -> np.ndarray:
-        """Return the labels of a prediction that was written with these values, uint8."""
+        """Return the labels of a prediction that was written with these values, uint8.
+
+        Raises ValueError for a pixel with another value.
+        """
         written = read_mask(path, colours=self.are_colours, beside=shape)
         order = np.argsort(self.values)
-        places = np.searchsorted(np.array(self.values)[order], written)
+        known = np.array(self.values)[order]
+        places = np.searchsorted(known, written).clip(max=len(known) - 1)
+        if (others := written[known[places] != written]).size:
+            raise ValueError(
+                f"{path} holds {others[0]}, which is no value of the masks. Remove the file."
+            )
         return order[places].astype(np.uint8)
 
 

@@ -26,7 +26,15 @@ from tfunet.data.doubts import check_classes, lines_of_doubt
 from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
-from tfunet.data.split import Split, from_json, leave_out, left_out, split_of, to_table
+from tfunet.data.split import (
+    Split,
+    from_json,
+    held_out_line,
+    leave_out,
+    left_out,
+    split_of,
+    to_table,
+)
 from tfunet.data.task import Task, open_task
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.data.told_at_begin import told_at_begin
@@ -290,8 +298,9 @@ def open_data(attempt: Attempt) -> RunData:
         attempt.say(f"warning: {line}")
     weights = shared_weights(attempt, source, cases, split.train)
     if not checkpoint.exists(folder):
-        for line in told_at_begin(config, source, weights):
-            attempt.say(line)
+        for line in (held_out_line(split, source), *told_at_begin(config, source, weights)):
+            if line:
+                attempt.say(line)
     if topology.is_chief:
         if checkpoint.exists(folder) and contents_changed(folder, cases, split):
             attempt.say(

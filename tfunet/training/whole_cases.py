@@ -86,7 +86,8 @@ class WholeCases:
         self._metrics = tuple(metrics)
         self._cases, self._validation = cases, tuple(validation)
         self._spacings = tuple(spacings)
-        self._objects = objects if of_objects(metrics) else lambda case, shape: None
+        self._read_objects = objects if of_objects(metrics) else lambda case, shape: None
+        self._objects: dict[int, np.ndarray | None] = {}
         self._regions = scoring.regions
         self._labels: list[np.ndarray] = []
 
@@ -110,7 +111,7 @@ class WholeCases:
             if position % self._topology.process_count != self._topology.process_index:
                 continue
             mask = np.asarray(stored_voxels(self._cases, case))
-            objects = self._objects(case, mask.shape)
+            objects = self._objects_of(case, mask.shape)
             for at, members in enumerate(self._regions.values()):
                 predicted, truth = np.isin(labels, members), np.isin(mask, members)
                 spacing = self._spacings[position]
@@ -119,6 +120,15 @@ class WholeCases:
         values = self._backend.sum(values.ravel()).reshape(shape)
         names = tuple(metric.name for metric in self._metrics)
         return CaseValues(names=names, regions=tuple(self._regions), values=values)
+
+    def _objects_of(self, case: int, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Return the numbers of a case's true objects; they are kept for the next evaluation."""
+        if case not in self._objects:
+            numbers = self._read_objects(case, shape)
+            if numbers is not None:
+                numbers = numbers.astype(np.min_scalar_type(numbers.max(initial=0)))
+            self._objects[case] = numbers
+        return self._objects[case]
 
     def _whole(self, labels: np.ndarray) -> np.ndarray:
         """Return the labels of all processes together: each voxel is predicted by one of them."""

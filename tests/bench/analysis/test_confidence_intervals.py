@@ -12,8 +12,8 @@ from tfunet.bench.analysis.confidence_intervals import (
     ratio,
     speed_verdict,
     spread,
-    t_quantile,
 )
+from tfunet.learning.student_t import t_quantile
 
 
 def repeats(values):

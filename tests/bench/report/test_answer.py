@@ -165,6 +165,18 @@ def test_folds_are_repeats_of_one_configuration(tmp_path):
         run.write_text(json.dumps(result))
     # No Dice is above 1.
     assert "to 1.000)" in answer(summarise(read_sweep(tmp_path / "one")))
+    assert "Held out" not in one
+    for number, stains in enumerate((["pink", "red"], ["blue"], ["blue"])):
+        for run in (tmp_path / "one").glob("*/config.json"):
+            fold = json.loads(run.read_text())["fold"]
+            groups = stains if fold == 0 else [f"stain{fold}"] * (1 if number < 2 else 12)
+            split = {"train": ["a"], "validation": ["b"], "validation_groups": groups}
+            (run.parent / "split.json").write_text(json.dumps(split))
+        words = (
+            f"Held out: fold 0 {', '.join(stains)}; fold 1 stain1; fold 2 stain2; fold 3 stain3."
+        )
+        # Many groups are not named.
+        assert (words in answer(summarise(read_sweep(tmp_path / "one")))) == (number < 2)
     part = said(tmp_path / "part", grid=grid, repeats=1, base=base, write=lambda t: t.config.fold)
     assert "over 3 of 4 folds" in part
     several = said(

@@ -11,7 +11,7 @@ import time
 import browser
 import numpy as np
 import pytest
-from synthetic_sweep import make_study, write_sweep, write_trial
+from synthetic_sweep import STUDY, make_study, write_sweep, write_trial
 
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.run_tables import COUNTS, read_cases, read_confusion
@@ -205,6 +205,32 @@ def test_the_interval_of_a_serial_share_holds_it(tmp_path):
     assert len(cells) == 6
     for cell in cells:
         assert cell["serial_share_low"] < cell["serial_share"] < cell["serial_share_high"]
+
+
+def test_a_negative_serial_share_is_none(tmp_path):
+    """Two replicas that were more than twice as fast."""
+    speed = {"mirrored": 1.3, "horovod": 0.9}
+    write_sweep(tmp_path, make_study(repeats=3), speed=speed)
+    shares = {
+        (cell["backend"], cell["num_replicas"]): cell["serial_share"]
+        for cell in summary_json(tmp_path)["cells"]
+        if "serial_share" in cell
+    }
+    assert shares["mirrored", 2] < 0 < shares["horovod", 2]
+    text = summary_table(tmp_path)
+    assert re.search(r"\nmirrored +2 +- ", text)
+    assert re.search(r"\nhorovod +2 +0\.\d{3} \(0\.\d{3} to ", text)
+
+
+def test_a_column_of_differences_is_shown_only_if_something_is_compared(tmp_path):
+    base = {"folds": 3, "cores_per_replica": 1}
+    whole = STUDY["grid"]
+    for number, grid in enumerate(({"fold": [0, 1, 2]}, {**whole, "fold": [0, 1, 2]})):
+        folder = tmp_path / str(number)
+        write_sweep(folder, make_study(grid=grid, repeats=1, base=base))
+        text = summary_table(folder)
+        assert "mean (95 % interval)" in text
+        assert ("difference from single x1" in text) == (number > 0)
 
 
 def test_programs_get_the_summary(sweep):

@@ -6,7 +6,6 @@ verdict could be adjusted for the number of comparisons. The intervals of t have
 coverage for 3 to 10 repeats (tests/bench/analysis/test_coverage.py), and t gives p-values.
 """
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-# With two repeats, an interval reaches from a hundredth to a hundred times: it says nothing.
-MIN_INTERVAL = 3
-CONFIDENCE = 0.95
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL, half_width, t_share
 
 Verdict = Literal["faster", "slower", "not distinguishable", "unknown"]
 
@@ -79,7 +76,7 @@ class Estimate:
         beyond = abs(self.effect) - slack
         if beyond <= 0:
             return 1.0
-        return 2 * (1 - _t_share(beyond / self.error, self.freedom)) if self.error else 0.0
+        return 2 * (1 - t_share(beyond / self.error, self.freedom)) if self.error else 0.0
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -140,7 +137,7 @@ def difference(top: Mapping[int, float], bottom: Mapping[int, float]) -> Estimat
     count = min(len(sample) for sample in samples)
     effect = fmean(samples[0]) - sum(fmean(sample) for sample in samples[1:])
     error, freedom = _error(samples) if count >= MIN_INTERVAL else (math.nan, 0)
-    half = t_quantile((1 + CONFIDENCE) / 2, freedom) * error if freedom else math.nan
+    half = half_width(error, freedom) if freedom else math.nan
     return Estimate(
         value=effect,
         low=effect - half,
@@ -207,30 +204,3 @@ def _error(samples: Sequence[Sequence[float]]) -> tuple[float, int]:
 def _variance(values: Sequence[float]) -> float:
     mean = fmean(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-@functools.cache
-def t_quantile(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t distribution for a probability of at least 0.5."""
-    low, high = 0.0, 1.0
-    while _t_share(high, freedom) < probability:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _t_share(middle, freedom) < probability:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _t_share(t: float, freedom: int) -> float:
-    """Return P(T <= t) for t >= 0 (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    term, total = (cosine, 0.0) if freedom % 2 else (1.0, 0.0)
-    for power in range(1 if freedom % 2 else 0, freedom - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    inner = sine * total if freedom % 2 == 0 else 2 / math.pi * (angle + sine * total)
-    return 0.5 + inner / 2

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.files.typed import RecordError
+from tfunet.record import RunFolder
 
 
 def num_folds(trials: Sequence[TrialRecord]) -> int:
@@ -22,3 +24,19 @@ def folds_as_repeats(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     blocks = sorted({(trial.repeat, trial.config.fold) for trial in trials})
     numbers = {block: number for number, block in enumerate(blocks, 1)}
     return [replace(trial, repeat=numbers[trial.repeat, trial.config.fold]) for trial in trials]
+
+
+def held_out_groups(trials: Sequence[TrialRecord]) -> dict[int, tuple[str, ...]]:
+    """Return the groups that each fold held out; none where cases name no groups, or where trials
+    cut the same folds differently.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for trial in trials:
+        try:
+            split = RunFolder(trial.folder).read_split() or {}
+        except RecordError:
+            return {}
+        groups = tuple(split.get("validation_groups", ()))
+        if not groups or found.setdefault(trial.config.fold, groups) != groups:
+            return {}
+    return dict(sorted(found.items()))

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL, t_quantile
 from tfunet.bench.analysis.sweep_summary import Summary, families_of, groups_of, summarise
 from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.trial_plan import StudyPlan
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL, t_quantile
 
 # Distance of the 10th and 90th percentile of a normal distribution, in standard deviations.
 DECILES = 2.5631

@@ -14,8 +14,6 @@ import numpy as np
 
 from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.confidence_intervals import (
-    CONFIDENCE,
-    MIN_INTERVAL,
     Estimate,
     adjusted_p_values,
     difference,
@@ -26,6 +24,7 @@ from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.number_text import p_text
 from tfunet.config.keys import flat
 from tfunet.files.typed import FieldError, Positive, RecordError, typed
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.record import RunFolder
 
 # Option of the model: so many voxels along each axis become one.

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfunet.bench.analysis.confidence_intervals import (
-    CONFIDENCE,
-    MIN_INTERVAL,
     adjusted_p_values,
     difference,
     mean,
 )
-from tfunet.bench.analysis.folds import num_folds
+from tfunet.bench.analysis.folds import held_out_groups, num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.lone_run import lone_answer
 from tfunet.bench.study.machine_noise import unsteadiness
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted
 
 MORE = (
@@ -23,6 +22,8 @@ MORE = (
 )
 # More groups of settings than this are counted, not listed.
 MOST_FAMILIES = 3
+# With more groups in all folds, none is named.
+MOST_GROUPS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +128,20 @@ def _cross_validation(summary: Summary) -> str:
     rest = len(parts) - MOST_FAMILIES
     parts = [*parts[:MOST_FAMILIES], *([f"{rest} more are in the tables"] if rest > 0 else [])]
     return (
-        f"{'; '.join(parts)}. Folds are repeats of one configuration; tfunet best compares "
-        "configurations on the cases that they held out."
+        f"{'; '.join(parts)}. {_held_out(summary)}Folds are repeats of one configuration; tfunet "
+        "best compares configurations on the cases that they held out."
     )
+
+
+def _held_out(summary: Summary) -> str:
+    """Return which groups each fold held out, where they are few."""
+    folds = held_out_groups(
+        [trial for family in summary.families for cell in family.cells for trial in cell.done]
+    )
+    if not folds or sum(map(len, folds.values())) > MOST_GROUPS:
+        return ""
+    named = [f"fold {fold} {', '.join(groups)}" for fold, groups in folds.items()]
+    return f"Held out: {'; '.join(named)}. "
 
 
 def _settings(summary: Summary) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, MIN_INTERVAL
 from tfunet.bench.analysis.dice_target import DiceTarget
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import fit
@@ -15,6 +14,7 @@ from tfunet.bench.report.number_text import interval_text, p_text, significant, 
 from tfunet.bench.study.machine_noise import unsteadiness, was_quiet
 from tfunet.config.keys import describe
 from tfunet.learning.divergence import warning
+from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted
 
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
@@ -111,7 +111,7 @@ def _speed_up(cell: Cell) -> str:
 def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
     speed_ups = {cell.num_replicas: cell.speed_up.value for cell in cells if cell.speed_up}
     law = fit(speed_ups, family.scaling)
-    if law is None:
+    if law is None or law.share < 0:  # A negative share is no share.
         return
     limit = "" if law.limit is None else f", which allows at most {law.limit:.3g} times"
     yield (

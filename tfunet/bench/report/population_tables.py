@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tfunet.bench.analysis.confidence_intervals import CONFIDENCE, spread
+from tfunet.bench.analysis.confidence_intervals import spread
 from tfunet.bench.analysis.populations import (
     COSTS,
     Comparison,
@@ -18,6 +18,7 @@ from tfunet.bench.report.number_text import (
     significant,
     values_text,
 )
+from tfunet.learning.student_t import CONFIDENCE
 from tfunet.population.pedigree import ancestors
 from tfunet.process.terminal import counted
 

@@ -111,6 +111,11 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                         texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
                     )
                 rows.append(row)
+    # A column of the baseline alone compares nothing.
+    empty = {
+        name for row in rows[:1] for name in row if {row[name] for row in rows} == {texts.NONE}
+    }
+    rows = [{name: text for name, text in row.items() if name not in empty} for row in rows]
     return rows if has_interval or has_folds else []
 
 
@@ -361,11 +366,11 @@ def _names(cell: Cell) -> dict[str, str]:
 
 def _share_text(family: Family, cell: Cell) -> str:
     shares = share_facts(family, cell)
-    if not shares:
+    if not shares or (shares["serial_share"] or 0) < 0:  # More than n times as fast.
         return texts.NONE
     share, low, high = shares.values()
     text = f"{share:.3f}"
-    return text if low is None else f"{text} ({low:.3f} to {high:.3f})"
+    return text if low is None else f"{text} ({max(low, 0.0):.3f} to {high:.3f})"
 
 
 def _reached_text(effort: Reached | None, num_repeats: int) -> str:

@@ -26,7 +26,8 @@ TERMS = {
     "MAE": "Mean absolute error of a number that is predicted.",
     "memory (GiB)": "Peak resident memory of all processes together.",
     "device memory (GiB)": "Peak memory on the device of the process that needs most.",
-    "serial share": "Part of the work that ran as if on one replica: 0 is ideal.",
+    "serial share": "Part of the work that ran as if on one replica: 0 is ideal. It is - "
+    "where n replicas were more than n times as fast.",
     "device-hours a run": "Hours of the whole run times its devices.",
     "energy a run (Wh)": "Energy of CPU packages and GPUs over the training loop.",
     "J a sample": "Energy of the run divided by its samples.",

@@ -52,6 +52,9 @@ class ObjectNumbers:
         if not self._last:
             self.numbers = np.zeros(mask.shape, np.int32)
         self._last += 1
+        if mask.dtype == bool:
+            self.numbers[mask] = self._last
+            return
         values, numbers = np.unique(mask, return_inverse=True)
         is_object = mask != 0
         self.numbers[is_object] = numbers.reshape(mask.shape)[is_object] + self._last
