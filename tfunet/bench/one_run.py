@@ -107,6 +107,7 @@ def predict(
     images: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
+    on_bad_sample: str = "refuse",
     trust: bool = False,
     **options: Any,
 ) -> list[Path]:
@@ -118,12 +119,14 @@ def predict(
         run: Folder of a finished run, or of a study with a best.json.
         images: Files, folders or patterns; join the files of one image by commas.
         out: Folder to write to.
+        on_bad_sample: "refuse", or "skip": leave out images that do not fit, with a warning.
         trust: Run the programs that the record names, even if it is not yours.
         **options: Those of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
 
     Returns the files with the labels. Raises ValueError for a mistake in run, images or options,
     and WriteError if a file cannot be written.
     """
+    check_known("on_bad_sample", on_bad_sample, ("refuse", "skip"))
     _prepare_tensorflow()
     with _trusted(trust):
         say_best(Path(run))
@@ -132,7 +135,9 @@ def predict(
 
         several = [images] if isinstance(images, str | Path) else images
         given = _options(prediction.Options, options)
-        return prediction.predict(Path(run), [str(one) for one in several], Path(out), given)
+        skip = on_bad_sample == "skip"
+        names = [str(one) for one in several]
+        return prediction.predict(Path(run), names, Path(out), given, skip_bad=skip)
 
 
 def evaluate(

@@ -37,7 +37,8 @@ TOLERANT = "nsd"
 OWN = "own"
 # What other columns and scores are called, and what else scores begin with.
 COLUMNS = (
-    *("epoch", "case", "region", "loss", "Dice"),
+    *("epoch", "case", "group", "region", "cases", "present", "empty", "score", "mean"),
+    *("loss", "Dice"),
     *("true_positive", "false_positive", "false_negative"),
 )
 PREFIXES = (*PLAIN, TOLERANT, "mae", "dataset")

@@ -14,6 +14,7 @@ from tfunet.data import DATASETS
 from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
+from tfunet.files.home import expand_home
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +154,11 @@ class DataSource:
             )
         if self.targets:
             self._check_targets()
+        elif self.ignored is not None and self.ignored < self.num_classes:
+            raise ValueError(
+                f"The data set {self.name!r} has ignored={self.ignored}, which is one of its "
+                f"{self.num_classes} labels. Give a higher one, such as 255."
+            )
         elif self.num_classes < 2:
             raise ValueError(
                 f"num_classes must be at least 2, the background included, got {self.num_classes}."
@@ -275,7 +281,8 @@ def made_by(data: str, options: Mapping[str, Any]) -> str:
     The code that makes cases names them, whatever its options, and wherever its file is.
     """
     root = options.get("root", options.get("file"))
-    return Path(data).name if root is None else repr((data, root))
+    place = expand_home(root).resolve() if isinstance(root, str) else None
+    return f"{Path(data).name} {place}"
 
 
 def _check_background(data: str, function: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -207,7 +207,8 @@ class _Region:
             true, _ = ndimage().label(self.truth)
         else:
             true, _ = self.true_objects
-        return predicted[tuple(nearest)][self.truth], true[self.truth]
+        inside = true > 0
+        return predicted[tuple(nearest)][inside], true[inside]
 
     def _distances(self, spacing: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         # Only where the region is: beyond it no surface lies.

@@ -60,7 +60,7 @@ from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
 
 # Keys that a configuration may have, and no description of a data set.
-OF_RUNS = set(KEYS) - {"data", "patch"}
+OF_RUNS = set(KEYS) - {"data", "patch", "seed", "steps", "fold", "folds"}
 COLUMNS = ("case", "group", "region", *COUNTS, "dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
 UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
@@ -166,7 +166,7 @@ def evaluate(
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows = []
-    has_groups = source.groups != source.case_ids
+    has_groups = tuple(source.groups) != tuple(source.case_ids)
     confusion = np.zeros((source.num_classes,) * 2, np.int64)
     for at in now_and_then(range(len(chosen)), "Scored"):
         name, raw, labels = scored_cases.read(at)
@@ -321,7 +321,7 @@ def _predicted(
         for at in members:
             paths = [source.root / file for file in cases[at].image_files]
             if not paths:
-                image = raw_case(source, indices[at]).image
+                image, _ = source.read_case(indices[at])  # As training saw it.
                 paths = [write_image(image, out / "images", names[at])]
             images.append(",".join(map(str, paths)))
         sized = replace(options, pixel_size=size) if size is not None else options
