@@ -81,7 +81,9 @@ def test_errors_name_the_metric_and_its_line(file):
         of(file, "smaller")
 
 
-@pytest.mark.parametrize("name", ["dice", "dice_cell", "case", "nsd_x", "dataset_iou"])
+@pytest.mark.parametrize(
+    "name", ["dice", "dice_cell", "case", "group", "present", "nsd_x", "dataset_iou"]
+)
 def test_a_name_of_another_score_is_refused(name):
     with pytest.raises(ValueError, match="is a name of tfunet's own scores"):
         RunConfig(metrics=(f"m.py:{name}",))

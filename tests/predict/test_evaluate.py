@@ -11,24 +11,17 @@ import pytest
 import tifffile
 from PIL import Image
 
-from tfunet import exit_codes
-from tfunet.backend import Launch
 from tfunet.bench.records.shown_cases import read_shown_cases
 from tfunet.cli import main
 from tfunet.config.case_metrics import case_metrics
-from tfunet.config.run import RunConfig
-from tfunet.data.lazy_image import LazyImage, open_image
-from tfunet.data.shown_planes import in_8_bits, shown_channels
+from tfunet.data.shown_planes import in_8_bits
 from tfunet.learning.case_metrics import measure
 from tfunet.learning.dataset_scores import COUNTS
 from tfunet.learning.scores import dice, iou
-from tfunet.loop import run
 from tfunet.prediction.case_pictures import spread_ranks
 from tfunet.prediction.evaluate import evaluate
-from tfunet.prediction.overlay_picture import write_errors, write_overlay
 from tfunet.prediction.run import Options
 from tfunet.prediction.score_tables import group_facts, group_rows
-from tfunet.single_device import SingleDevice
 
 
 def rows(path):
@@ -255,82 +248,6 @@ def test_means_of_a_few_groups_are_shown(groups, is_shown):
     assert group_rows([{"case": "1", **scored}], ()) == []
 
 
-OWN_DATA = """
-import numpy as np
-from tfunet.data.source import DataSource
-
-def open(first=0, shape=(32, 48), channels=2):
-    shape = tuple(shape)
-
-    def read(index):
-        rng = np.random.default_rng(first + index)
-        mask = np.zeros(shape, np.uint8)
-        mask[(*map(slice, rng.integers(0, 8, len(shape)), (20,) * len(shape)),)] = 1
-        image = rng.normal(size=(*shape, channels)) + 3 * mask[..., None]
-        return image.astype(np.float32), mask
-
-    names = tuple(f"case {first + index}" for index in range(4))
-    return DataSource(
-        name="own", case_ids=names, groups=names, num_classes=2, channels=channels,
-        regions={"foreground": (1,)}, patch=shape, read=read,
-        fingerprint=f"{first} {shape}",
-    )
-"""
-
-
-@pytest.mark.parametrize(("shape", "channels"), [((32, 48), 2), ((16, 18, 20), 1)])
-def test_a_data_set_in_code_is_scored_as_in_training(
-    tmp_path, monkeypatch, capsys, shape, channels
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN_DATA)
-    options = {"shape": list(shape), "channels": channels}
-    config = RunConfig(
-        model="unet",
-        model_options={"filters": 2, "levels": 1, "normalization": "none"},
-        data=f"{tmp_path / 'own.py'}:open",
-        data_options=options,
-        cache_dir=str(tmp_path / "cache"),
-        global_batch=2,
-        steps=40,
-        learning_rate=0.05,
-        metrics=("hd",),
-    )
-    run(config, SingleDevice(Launch()), tmp_path / "run")
-    held_out = {row["case"]: row for row in rows(tmp_path / "run/cases.csv")}
-    lines = "".join(f"{name} = {value}\n" for name, value in options.items())
-    (tmp_path / "own.toml").write_text(f"data = 'own.py:open'\n[data_options]\n{lines}first = 0\n")
-    (tmp_path / "new.toml").write_text(f"data = 'own.py:open'\n[data_options]\n{lines}first = 70\n")
-    for name, num_cases in (("own", 1), ("new", 4)):
-        command = ["evaluate", str(tmp_path / "run"), str(tmp_path / f"{name}.toml")]
-        command += ["--out", str(tmp_path / name), "--tiles", "halo"]
-        for _ in range(2):
-            assert main(command) == 0
-        said, complaints = capsys.readouterr()
-        assert said.count("done already") == num_cases
-        assert "stored" not in complaints
-        for row in rows(tmp_path / name / "scores.csv"):
-            assert float(row["dice"]) > 0.8
-            if row["case"] in held_out:
-                same = ("true_positive", "false_positive", "false_negative", "hd")
-                kept = held_out[row["case"]]
-                assert [float(row[name]) for name in same] == [float(kept[name]) for name in same]
-                num_cases -= 1
-        assert num_cases == (0 if name == "own" else 4)
-
-
-def test_images_in_code_do_not_fit_a_run_that_prepared_those_of_files(
-    local_run, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.py").write_text(OWN_DATA)
-    lines = "[data_options]\nchannels = 3\n"
-    (tmp_path / "own.toml").write_text(f"data = 'own.py:open'\n{lines}")
-    command = ["evaluate", str(local_run), str(tmp_path / "own.toml"), "--out", str(tmp_path / "x")]
-    assert main(command) == exit_codes.BAD_INPUT
-    assert "made in code, and those of this run were read from files" in capsys.readouterr().err
-
-
 def test_cases_that_the_run_was_trained_on_are_left_out(local_run, folder, tmp_path, capsys):
     trained = json.loads((local_run / "split.json").read_text())["train"]
     command = ["evaluate", str(local_run), str(folder), "--out", str(tmp_path / "out")]
@@ -415,51 +332,6 @@ def test_what_is_no_data_set_is_refused(local_run, tmp_path, capsys):
     assert "bom.toml' cannot be read (it begins with" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shape", [(900, 700), (12, 20, 16)])
-def test_a_picture_shows_both_kinds_of_error_in_colours_of_their_own(shape, tmp_path):
-    mask, labels = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
-    mask[tuple(slice(size // 4, size // 2) for size in shape)] = 1
-    labels[tuple(slice(size // 3, size * 2 // 3) for size in shape)] = 1
-    path = tmp_path / "a_errors.png"
-    image = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    write_errors(path, image, mask, labels, {1: "1 cell"}, title="a")
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    # The legend is below.
-    height, width, _ = pixels.shape
-    drawn, right = pixels[: height * 4 // 5], 3 * width // 4
-    for colour in ((0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2)):
-        is_near = np.abs(drawn - np.array(colour)).sum(-1) < 120
-        assert is_near[:, right:].sum() > 100
-        assert not is_near[:, : width // 4].any()  # The image.
-
-
-def test_pictures_show_a_colour_file_in_colour(tmp_path):
-    colours = np.full((40, 60, 4), (200, 20, 20, 250), np.float32)
-    colours[:20] = (20, 20, 200, 250)
-    Image.fromarray(colours[..., :3].astype(np.uint8)).save(tmp_path / "a.png")
-    mask = np.zeros((40, 60), np.uint8)
-    infrared = LazyImage(
-        shape=(40, 60),
-        channels=4,
-        read=lambda start, stop: colours[start[0] : stop[0], start[1] : stop[1]],
-        by_parts=True,
-        in_colour=True,
-    )
-    path = tmp_path / "picture.png"
-    pictures = [
-        (write_overlay, (open_image(tmp_path / "a.png"), lambda first, last: mask[first:last])),
-        (write_overlay, (infrared, lambda first, last: mask[first:last])),
-        (write_errors, (shown_channels(colours, in_colour=True), mask, mask)),
-    ]
-    for write, arguments in pictures:
-        write(path, *arguments, {1: "1 cell"}, title="")
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
-        for colour in ((255, 25, 25), (25, 25, 255)):
-            assert (pixels == colour).all(-1).sum() > 5000
-
-
 def test_a_report_shows_cases_in_colour(local_run, folder):
     """Those of the files, though each channel was normalised."""
     (case, *_) = read_shown_cases(local_run).cases
@@ -468,30 +340,6 @@ def test_a_report_shows_cases_in_colour(local_run, folder):
     assert shown.shape == (64, 64, 3)
     expected = in_8_bits([pixels])[0]
     assert np.abs(shown.astype(int) - expected).max() <= 1
-
-
-def black(shape):
-    return LazyImage(
-        shape=shape,
-        channels=1,
-        read=lambda start, stop: np.zeros((*np.subtract(stop, start), 1), np.float32),
-        by_parts=True,
-    )
-
-
-@pytest.mark.parametrize("shape", [(1700, 40), (24, 40, 32)])
-def test_an_overlay_shows_the_labels_where_they_are(shape, tmp_path):
-    """In the picture the label's colour is where the label is, in any part that was read."""
-    labels = np.zeros(shape, np.uint8)
-    labels[tuple(slice(size // 2, size * 3 // 4) for size in shape)] = 1
-    image = black(shape)
-    path = tmp_path / "overlay.png"
-    write_overlay(path, image, lambda first, last: labels[first:last], {1: "1 cell"}, title="x")
-    with Image.open(path) as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    green = np.abs(pixels - (0, 0xDC, 0xB5)).sum(-1) < 20
-    # Outlines in the upper part of the picture; the legend is at its end.
-    assert green[: len(green) * 9 // 10].any()
 
 
 def test_one_missing_and_one_damaged_mask_do_not_stop_the_scoring_of_the_others(
@@ -520,24 +368,3 @@ def test_the_help_says_which_pictures_there_are(command, picture, capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert picture in said
     assert ("_overlay" in said) == (command == "predict")
-
-
-@pytest.mark.parametrize(
-    ("shape", "in_dots"),
-    [
-        ((250, 512), (1620 * 250 / 512, 1620)),
-        ((512, 250), (1620, 1620 * 250 / 512)),
-        # Larger than the usual width: a dot for each pixel.
-        ((1000, 2048), (1000, 2048)),
-    ],
-)
-def test_a_picture_has_the_shape_of_its_image(shape, in_dots, tmp_path):
-    image = black(shape)
-    path = tmp_path / "overlay.png"
-    write_overlay(path, image, lambda *_: np.zeros(shape, np.uint8), {1: "1"}, title="x")
-    with Image.open(path) as picture:
-        is_black = np.asarray(picture.convert("L")) < 10
-    # Titles are small; the image is the rest that is black.
-    rows, columns = (is_black.mean(1 - axis) > 0.3 for axis in (0, 1))
-    assert (rows.sum(), columns.sum()) == pytest.approx(in_dots, rel=0.1)
-    assert rows.mean() > 0.75

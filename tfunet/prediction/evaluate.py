@@ -140,7 +140,7 @@ def evaluate(
     if metrics is None:
         RunFolder(members[0].run).check_programs(network.config, ["metrics"])
     load_own(wanted)
-    source = _opened(data, network, skip_bad=skip_bad)
+    source = opened(data, network, skip_bad=skip_bad)
     _check(source, network)
     chosen = _chosen(source, members, with_training_cases=with_training_cases)
     chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
@@ -223,7 +223,8 @@ def _without_pixels(raw: RawCase) -> RawCase:
     return replace(raw, image=np.empty(0), mask=np.empty(0))
 
 
-def _opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
+def opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
+    """Return the data set that a user names for a run: a folder, a description, a configuration."""
     path = expand_home(data)
     config = network.config
     if path.is_dir():
