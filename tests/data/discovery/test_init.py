@@ -30,6 +30,20 @@ def test_two_folders(tmp_path):
     assert table["patch"] == [32, 48]
 
 
+def test_links_to_folders_are_followed_and_never_for_ever(tmp_path):
+    for name in "abcde":
+        save(tmp_path / "store/raw" / f"{name}.png", grey())
+        save(tmp_path / "store/labels" / f"{name}.png", square(255))
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "images").symlink_to(tmp_path / "store/raw")
+    (data / "masks").symlink_to(tmp_path / "store/labels")
+    (data / "self").symlink_to(data)
+    options = begun(data)["data_options"]
+    assert (options["images"], options["masks"]) == ("images/{case}.png", "masks/{case}.png")
+    assert len(list_files(data)) == 10
+
+
 @pytest.mark.parametrize(
     ("masks", "lines"),
     [

@@ -37,9 +37,17 @@ TRIED_FOLDERS = 6
 
 
 def list_files(root: Path) -> list[str]:
-    """Return the image files under a folder, relative to it, without hidden ones."""
-    files = []
-    for folder, inner, names in os.walk(root):
+    """Return the image files under a folder, relative to it, without hidden ones.
+
+    Links are followed; a folder that several lead to is listed once.
+    """
+    files, seen = [], set()
+    for folder, inner, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner[:] = []
+            continue
+        seen.add(real)
         stores = [name for name in inner if name.lower().endswith(".zarr")]
         inner[:] = sorted(set(inner) - set(stores) - {n for n in inner if n.startswith(".")})
         for name in (*names, *stores):
