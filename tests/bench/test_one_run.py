@@ -147,7 +147,7 @@ def test_public_names_are_shown_and_hidden_by_no_module():
     for name in tfunet.__all__:
         assert callable(getattr(tfunet, name))
         # Importing a module would put it in the place of the function.
-        assert not (ROOT / "tfunet" / name).exists()
+        assert not (ROOT / "tfunet" / name / "__init__.py").exists()
         assert not (ROOT / "tfunet" / f"{name}.py").exists()
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         assert tfunet.trian
