@@ -115,6 +115,18 @@ def same_arithmetic():
 
 
 @pytest.fixture(autouse=True)
+def _settings_stay():
+    """Undo what a run sets for its process: other tests run in it."""
+    keras = sys.modules.get("keras")
+    policy = keras and keras.config.dtype_policy()
+    yield
+    if keras:
+        keras.config.set_dtype_policy(policy)
+        # TensorFlow has no public name for it.
+        sys.modules["tensorflow.python.framework.config"].disable_op_determinism()
+
+
+@pytest.fixture(autouse=True)
 def _environment_stays():
     """Undo what a command set for the TensorFlow that it loads: other tests start processes."""
     before = dict(os.environ)
