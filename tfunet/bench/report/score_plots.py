@@ -182,6 +182,7 @@ def _boxes(
         plot_style.draw_boxes(axes, values[region], [styles[cell.way][0] for cell in cells])
         axes.set_xlabel(label)
         plot_style.name_rows(axes, cells, 7 if len(rows[0]) < 3 else 4)
+        axes.ticklabel_format(axis="x", scilimits=(-2, 4))  # 0.00014 of four panels would overlap.
     return figure
 
 
