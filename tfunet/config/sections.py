@@ -101,8 +101,9 @@ class DataKeys(Section):
         data: The name of a built-in data set, a TOML file that describes one,
             'package.module:open' or 'file.py:open'.
         data_options: Keyword arguments for the data set.
-        patch: Spatial shape of the network's input. Larger images are cropped, smaller ones
-            padded. By default the data set chooses it.
+        patch: Spatial shape of the network's input. Larger images are cropped. Smaller ones
+            are padded: with zeros and the label 0, or, where the data have an ignore_label, with
+            pixels that count for nothing. By default the data set chooses it.
         patches_per_case: Number of training patches drawn from each case in an epoch.
         foreground_share: Share of the training patches that are centred on a foreground voxel.
             Each class of the case is equally likely (nnU-Net uses 0.33).

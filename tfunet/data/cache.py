@@ -24,7 +24,7 @@ from tfunet.files.home import expand_home
 from tfunet.files.regular import open_regular
 from tfunet.files.typed import Count, RecordError, read_json
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 LOCK_SECONDS = 0.2
 VARIABLE = "TFUNET_CACHE"
 

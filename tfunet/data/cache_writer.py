@@ -141,10 +141,12 @@ def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
 def _padded_rows(
     source: DataSource, case: CaseParts, patch: tuple[int, ...], seen: _Seen
 ) -> Iterator[Rows]:
-    """Yield the bytes of a case's rows, checked, and padded with zeros to at least `patch`.
+    """Yield the bytes of a case's rows, checked, and padded to at least `patch`.
 
-    Adds them to `seen`. Raises _BadCaseError.
+    An image is padded with zeros, a mask with `label_around`. Adds them to `seen`. Raises
+    _BadCaseError.
     """
+    around = source.label_around
     rank = len(patch)
     if math.prod(case.shape):  # No case is to blame: the patch is the same for all.
         check_growth(case.shape, tuple(map(max, case.shape, patch)), f"patch = {list(patch)}")
@@ -155,7 +157,7 @@ def _padded_rows(
 
     def padding(rows: int) -> Rows:
         shape = (rows, *map(max, case.shape[1:], patch[1:]))
-        return to_bytes(np.zeros((*shape, source.channels), "<f4"), np.zeros(shape, "u1"))
+        return to_bytes(np.zeros((*shape, source.channels), "<f4"), np.full(shape, around, "u1"))
 
     (before,) = padding_before(case.shape[:1], patch[:1])
     after = max(patch[0] - case.shape[0], 0) - before
@@ -167,7 +169,7 @@ def _padded_rows(
             seen.pixels.add(image, mask)
             yield to_bytes(
                 _padded(image, (0, *patch[1:], source.channels), "<f4"),
-                _padded(mask, (0, *patch[1:]), "u1"),
+                _padded(mask, (0, *patch[1:]), "u1", around),
             )
         if after:
             yield padding(after)
@@ -196,12 +198,12 @@ def _check_part(source: DataSource, image: np.ndarray, mask: np.ndarray, *, rank
         )
 
 
-def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Return an array, centred in zeros along the axes where it is smaller than `shape`."""
+def _padded(array: np.ndarray, shape: tuple[int, ...], dtype: str, value: int = 0) -> np.ndarray:
+    """Return an array, centred in `value` along the axes where it is smaller than `shape`."""
     needed = tuple(map(max, array.shape, shape))
     if needed == array.shape:
         return np.ascontiguousarray(array, dtype)
-    padded = np.zeros(needed, dtype)
+    padded = np.full(needed, value, dtype)
     starts = padding_before(array.shape, shape)
     inside = tuple(
         slice(start, start + size) for start, size in zip(starts, array.shape, strict=True)

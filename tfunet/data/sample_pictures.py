@@ -112,7 +112,7 @@ def first_samples(
         case_id = source.case_ids[index]
         if defects := case_defects(source, image, mask):
             raise DefectsError(source.name, [Defect(file=case_id, what=what) for what in defects])
-        image, mask = _padded(image, patch), _padded(mask, patch)
+        image, mask = _padded(image, patch), _padded(mask, patch, source.label_around)
         voxels = ForegroundVoxels(source.num_classes)
         voxels.add(mask)
         places = voxels.places()
@@ -157,15 +157,16 @@ def _place(places: list[np.ndarray], label: tf.Tensor, number: tf.Tensor) -> np.
     return label_places[int(number)] if len(label_places) else np.int64(0)
 
 
-def _padded(array: np.ndarray, patch: Sequence[int]) -> np.ndarray:
-    """Return an array, as in the cache: padded with zeros to at least the patch."""
+def _padded(array: np.ndarray, patch: Sequence[int], value: int = 0) -> np.ndarray:
+    """Return an array, as in the cache: padded with a value to at least the patch."""
     lengths = array.shape[: len(patch)]
     before = padding_before(lengths, patch)
     widths = [
         (start, max(size - length - start, 0))
         for start, size, length in zip(before, patch, lengths, strict=True)
     ]
-    return np.pad(array, [*widths, *[(0, 0)] * (array.ndim - len(patch))])
+    widths += [(0, 0)] * (array.ndim - len(patch))
+    return np.pad(array, widths, constant_values=value)
 
 
 def _import_sheet() -> ModuleType:

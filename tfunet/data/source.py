@@ -220,6 +220,11 @@ class DataSource:
         return tuple(str((self.root / file).resolve()) for file in self.files)
 
     @property
+    def label_around(self) -> int:
+        """The label of what is around an image that is smaller than the patch."""
+        return 0 if self.ignored is None else self.ignored
+
+    @property
     def num_outputs(self) -> int:
         """Channels of a model's output: one for each class, or for each target."""
         return len(self.targets) or self.num_classes
