@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from tfunet.learning import scores
-from tfunet.learning.confusion import confusion_csv, count_pairs, region_counts, region_table
+from tfunet.learning.confusion import (
+    accuracies,
+    confusion_csv,
+    count_pairs,
+    region_counts,
+    region_table,
+)
 from tfunet.learning.counting import count, predicted_labels
 
 
@@ -51,6 +57,12 @@ def test_counts_of_regions_follow_from_those_of_classes():
             both = (predicted & truth).sum()
             wanted = [both, predicted.sum() - both, truth.sum() - both]
             assert counts[case, column].tolist() == wanted
+
+
+def test_accuracy_is_of_pixels_and_of_classes_in_the_masks():
+    pairs = np.array([[6, 2, 0], [1, 1, 0], [0, 0, 0]])
+    assert accuracies(pairs) == (7 / 10, (6 / 8 + 1 / 2) / 2)
+    assert np.isnan(accuracies(np.zeros((3, 3), int))).all()
 
 
 def test_a_confusion_matrix_is_a_table_with_names():

@@ -238,7 +238,8 @@ def _axes(name: str, value: Any, *, at_least: int) -> Axes:
     if any(type(axis) is not int or not 0 <= axis <= 2 for axis in axes):
         raise ValueError(
             f"The augmentation {name} takes axes as a list of numbers from 0 (the first of the "
-            f"image) to 2; got {value!r}.{' Or write true or false.' if name in TURNS else ''}"
+            f"image) to 1 in 2D, 2 in 3D; got {value!r}."
+            f"{' Or write true or false.' if name in TURNS else ''}"
         )
     if len(set(axes)) != len(axes) or len(axes) < at_least:
         raise ValueError(

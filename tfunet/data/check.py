@@ -260,7 +260,8 @@ def _statistics(cases: Sequence[CaseFacts]) -> str:
         ", ".join(f"{value:.6g}" for value in values) for values in statistics
     )
     sides = " of the training cases" if cases[0].side else ""
-    return f"{{ mean = [{mean_text}], deviation = [{deviation_text}] }} over all pixels{sides}"
+    pixels = "the pixels that count" if any(case.ignored_pixels for case in cases) else "all pixels"
+    return f"{{ mean = [{mean_text}], deviation = [{deviation_text}] }} over {pixels}{sides}"
 
 
 def _range(rows: np.ndarray) -> str:

@@ -6,6 +6,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from tfunet.learning.confusion import accuracies
+
 # Of more classes, numbers would be too small to read.
 MOST_WITH_NUMBERS = 20
 # Inches of a class, at most and at least, of all classes, and of a letter of a name.
@@ -28,6 +30,7 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray) -> Figure:
     """
     shown = np.flatnonzero(counts.sum(0) + counts.sum(1))
     names = [_shortened(names[at]) for at in shown]
+    of_pixels, of_classes = accuracies(counts)
     counts = counts[np.ix_(shown, shown)].astype(float)
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
@@ -54,6 +57,7 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray) -> Figure:
     axes.set_yticks(places, names, fontsize=size)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)  # A name may hold dollar signs.
+    axes.set_title(f"accuracy: pixels {of_pixels:.3f}, mean of classes {of_classes:.3f}", size=9)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
     axes.grid(visible=False)

@@ -4,6 +4,7 @@ Rows are true classes and columns predicted ones, the background first. Voxels t
 row. What is counted of regions follows from them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -48,6 +49,19 @@ def region_counts(pairs: np.ndarray, table: np.ndarray) -> np.ndarray:
     both = ((pairs @ members) * members).sum(axis=-2)
     predicted, true = pairs.sum(axis=-2) @ members, pairs.sum(axis=-1) @ members
     return np.stack([both, predicted - both, true - both], axis=-1)
+
+
+def accuracies(pairs: np.ndarray) -> tuple[float, float]:
+    """Return the pixel accuracy, and the mean over classes of the share that was found.
+
+    The background counts if a mask has it. NaN without voxels. As in Long et al. 2015
+    (arxiv.org/abs/1411.4038), section 5.
+    """
+    right, totals = np.diagonal(pairs), pairs.sum(axis=1)
+    present = totals > 0
+    if not present.any():
+        return math.nan, math.nan
+    return float(right.sum() / totals.sum()), float((right[present] / totals[present]).mean())
 
 
 def confusion_csv(pairs: np.ndarray, label_names: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from tfunet.learning.case_metrics import check_library, measure, of_objects, tol
 from tfunet.learning.confusion import (
     BACKGROUND,
     CONFUSION,
+    accuracies,
     confusion_csv,
     count_pairs,
     region_counts,
@@ -94,10 +95,13 @@ class Scored:
         """Return the scores of each region, their means and spread, and the means of groups."""
         found = self.regions
         miou, dice = (mean_of(found, name) for name in ("dataset_iou", "dice"))
+        of_pixels, of_classes = accuracies(self.confusion)
         lines = [
             *table_lines(score_rows(found)),
             f"mIoU {score_text(miou)} (dataset IoU), mean Dice {score_text(dice)} (over cases); "
             f"{counted(len(found), 'region')}.",
+            f"Accuracy of pixels {score_text(of_pixels)}, of classes {score_text(of_classes)}; "
+            f"{counted(int(self.confusion.any(axis=1).sum()), 'class')} in the masks.",
         ]
         absent = absent_line(found)
         lines += [absent] if absent else []
@@ -384,7 +388,7 @@ def draw_errors(scored: Scored, *, every: bool) -> None:
 
 def as_json(scored: Scored) -> str:
     """Return all scores as JSON; null where one is not defined."""
-    return json_text(scored.rows, scored.metrics)
+    return json_text(scored.rows, scored.metrics, scored.confusion)
 
 
 def summary(scored: Scored) -> str:

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from tfunet.config.case_metrics import possible_range
 from tfunet.files.table import csv_line
+from tfunet.learning.confusion import accuracies
 from tfunet.learning.dataset_scores import RegionScores, mean_of, region_scores, score_text
 from tfunet.learning.student_t import CaseSpread, case_spread
 from tfunet.process.terminal import columns
@@ -96,12 +99,18 @@ def table_lines(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return columns([list(rows[0]), *(list(row.values()) for row in rows)])
 
 
-def json_text(rows: Rows, metrics: Sequence[str]) -> str:
-    """Return the rows of cases, regions and groups, the mean Dice and the mIoU as JSON."""
+def json_text(rows: Rows, metrics: Sequence[str], confusion: np.ndarray) -> str:
+    """Return the rows of cases, regions and groups, and the scores of the data set as JSON."""
     found = region_scores(rows)
     groups = [_without_nan(row) for row in group_facts(rows, metrics)]
     facts = region_facts(rows, metrics)
-    means = {"mean_dice": mean_of(found, "dice"), "miou": mean_of(found, "dataset_iou")}
+    of_pixels, of_classes = accuracies(confusion)
+    means = {
+        "mean_dice": mean_of(found, "dice"),
+        "miou": mean_of(found, "dataset_iou"),
+        "pixel_accuracy": of_pixels,
+        "mean_class_accuracy": of_classes,
+    }
     table = {
         "scores": [_without_nan(row) for row in rows],
         "regions": {region: _without_nan(its) for region, its in facts.items()},

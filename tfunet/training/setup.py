@@ -44,6 +44,7 @@ from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.own_metric import load_own
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
+from tfunet.learning.slow_statistics import slow_statistics
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
 from tfunet.parallel.exchange import ExchangeSwitch
@@ -567,6 +568,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
             f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
             "one of its classes has no get_config."
         )
+    if slow := slow_statistics(model, data.last_step):
+        attempt.say(slow)
     metrics = model._compile_metrics.metrics if model._compile_metrics else ()
     if split is not None:
         split_metrics(metrics, split)

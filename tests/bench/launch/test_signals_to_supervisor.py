@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from supervised import (
 )
 
 from tfunet.bench.launch import supervisor as supervisor_module
+from tfunet.bench.launch.child_process import SAME_SECONDS, signals_noted
 from tfunet.bench.launch.processes_to_start import plan_processes
 from tfunet.bench.launch.supervisor import Outcome
 from tfunet.config.run import RunConfig
@@ -69,12 +71,21 @@ def test_signal_while_starting_ends_everything(mark):
     assert marked(mark) == []
 
 
+def test_a_signal_that_is_passed_on_is_no_second_one():
+    with signals_noted() as noted:
+        for pause in (0, 0, 2 * SAME_SECONDS):
+            time.sleep(pause)
+            os.kill(os.getpid(), signal.SIGINT)
+    assert noted == [signal.SIGINT] * 2
+
+
 def test_second_ctrl_c_does_not_wait(mark):
     process = supervisor(STUBBORN, grace_seconds=600)
     until(all_ready)
     process.send_signal(signal.SIGINT)
     until(lambda: Path("told-0").exists() and Path("told-1").exists())
     assert process.poll() is None
+    time.sleep(2 * SAME_SECONDS)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=MOST_SECONDS)
     assert process.returncode == 130
@@ -141,6 +152,7 @@ def test_second_ctrl_c_does_not_wait_for_a_long_step(mark):
     line = process.stderr.readline()
     assert "A second Ctrl-C ends it at once, without the steps since its last checkpoint." in line
     assert process.poll() is None
+    time.sleep(2 * SAME_SECONDS)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=MOST_SECONDS)
     assert process.returncode == 130, errors

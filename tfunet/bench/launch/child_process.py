@@ -1,15 +1,17 @@
 """Starts a process of a run, and a guard that kills them all if the supervisor dies."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, final
+from typing import IO, Any, final
 
 import psutil
 
@@ -18,6 +20,9 @@ from tfunet.process.watchdog import STACKS_SIGNAL, VARIABLE
 CHILD = Path(__file__).with_name("exec_on_cores.py")
 # Each line lists the groups that are alive; the last line of a killed supervisor counts.
 GUARD = 'while read -r line; do alive=$line; done; [ -z "$alive" ] || kill -s KILL -- $alive'
+
+# Nobody presses Ctrl-C twice within so many seconds.
+SAME_SECONDS = 0.3
 
 
 @final
@@ -129,15 +134,26 @@ class Guard:
 def signals_noted() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP in a list, instead of acting on them.
 
+    One that comes again within the twinkling of an eye is the same one: `timeout` and some shells
+    pass on a Ctrl-C that the terminal has sent to all of its processes.
+
     Signals that are ignored stay ignored (nohup). Outside the main thread nothing is collected,
     because Python allows no handler there.
     """
     noted: list[int] = []
+    times: dict[int, float] = {}
     previous = {}
+
+    def note(number: int, _: Any) -> None:
+        now = time.monotonic()
+        if now - times.get(number, -math.inf) > SAME_SECONDS:
+            noted.append(number)
+        times[number] = now
+
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                previous[number] = signal.signal(number, lambda received, _: noted.append(received))
+                previous[number] = signal.signal(number, note)
     try:
         yield noted
     finally:
