@@ -30,6 +30,21 @@ def build(*, image_shape, num_classes):
     return keras.Model(image, keras.layers.Conv2D(num_classes, 1)(rows))
 """
 
+# Without `training`, a layer of Keras that resizes has those after it train. 12 rows become 23.
+RESIZED = """
+import keras
+
+def build(*, image_shape, num_classes):
+    layers = keras.layers
+    image = keras.Input(image_shape)
+    skip = layers.Conv2D(4, 3, strides=2, padding="same")(image)
+    x = layers.Conv2D(4, 3, strides=2, padding="same")(skip)
+    x = layers.Resizing(23, 23, interpolation="bilinear")(x)
+    x = layers.Concatenate()([layers.BatchNormalization()(x), skip])
+    x = layers.Resizing(46, 46, interpolation="nearest")(layers.Conv2D(num_classes, 1)(x))
+    return keras.Model(image, x)
+"""
+
 
 @pytest.fixture
 def run_of(tmp_path):
@@ -94,6 +109,7 @@ def run_of(tmp_path):
             {"filters": 2, "depth": 3, "segmentation_levels": 2},
         ),
         ("own", "cells", (32, 32), (32, 32), None),
+        ("resized", "cells", (46, 46), (46, 46), None),
     ],
 )
 def test_onnx_gives_the_logits_of_the_run(
@@ -102,6 +118,9 @@ def test_onnx_gives_the_logits_of_the_run(
     if model == "own":
         (tmp_path / "own.py").write_text(OWN.format(line="return image + keras.ops.sqrt(2.0)"))
         model = f"{tmp_path / 'own.py'}:build"
+    if model == "resized":
+        (tmp_path / "resized.py").write_text(RESIZED)
+        model = f"{tmp_path / 'resized.py'}:build"
     folder = run_of(model, data, patch, options)
     words = ["--window", ",".join(map(str, window))] if window != patch else []
     assert main(["export", str(folder), "--to", "onnx", *words]) == exit_codes.OK
@@ -148,20 +167,14 @@ def test_a_layer_that_cannot_be_exported_is_named(line, to, message, run_of, tmp
 
 def test_a_file_that_predicts_something_else_is_not_kept(run_of, monkeypatch, capsys):
     folder = run_of("unet", "cells", (32, 32), {"filters": 2, "levels": 1})
-    network_of_run = network_file.Network.model
+    export = keras.Model.export
 
-    def other_weights(self, window, precision):
-        model = network_of_run(self, window, precision)
-        export = model.export
+    def other_weights(model, *given, **options):
+        kernel = model.trainable_variables[-2]
+        kernel.assign(kernel * 1.01)
+        export(model, *given, **options)
 
-        def exported(*given, **options):
-            model.layers[-1].kernel.assign(model.layers[-1].kernel * 1.01)
-            export(*given, **options)
-
-        model.export = exported
-        return model
-
-    monkeypatch.setattr(network_file.Network, "model", other_weights)
+    monkeypatch.setattr(keras.Model, "export", other_weights)
     assert main(["export", str(folder), "--to", "onnx"]) == exit_codes.CHECK_FAILED
     assert "The file is not kept." in capsys.readouterr().err
     assert not (folder / "onnx").exists()

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ import tensorflow as tf
 from tfunet import __version__
 from tfunet.data.source import open_source
 from tfunet.exit_codes import CheckFailedError
+from tfunet.export.onnx_file import correct, unsupported_ops
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
 from tfunet.learning.outputs import Outputs
@@ -244,11 +244,15 @@ def _layers_in_words(model: keras.Model, ops: Sequence[tuple[str, str]]) -> str:
 
 def _write(model: keras.Model, file_format: str, path: Path, shape: tuple[int, ...]) -> None:
     signature = [keras.InputSpec(dtype="float32", shape=(None, *shape), name="image")]
+    # Keras exports a call without `training`, and layers such as Resizing would then begin to
+    # train those after them.
+    image = keras.Input(shape, name="image")
+    predicting = keras.Model(image, model(image, training=False))
     kind = {"savedmodel": "tf_saved_model", "onnx": "onnx"}[file_format]
-    with _unsupported_ops() as unsupported, warnings.catch_warnings():
+    with unsupported_ops() as unsupported, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Keras asks NumPy for an old name.
         try:
-            model.export(str(path), format=kind, verbose=False, input_signature=signature)
+            predicting.export(str(path), format=kind, verbose=False, input_signature=signature)
         except Exception as error:
             if not unsupported:
                 raise ValueError(
@@ -261,41 +265,7 @@ def _write(model: keras.Model, file_format: str, path: Path, shape: tuple[int, .
             "operations, or export --to savedmodel."
         )
     if file_format == "onnx":
-        _name_logits(path)
-
-
-@contextmanager
-def _unsupported_ops() -> Iterator[list[tuple[str, str]]]:
-    """Collect (name, type) of the ops that tf2onnx says it cannot write, which it only logs."""
-    found: list[tuple[str, str]] = []
-
-    def note(record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        if parts := re.fullmatch(r"Tensorflow op \[(.+): (\w+)\] is not supported", message):
-            found.append((parts[1], parts[2]))
-        return False
-
-    loggers = [logging.getLogger(f"tf2onnx{name}") for name in ("", ".tfonnx", ".shape_inference")]
-    for logger in loggers:
-        logger.addFilter(note)
-    try:
-        yield found
-    finally:
-        for logger in loggers:
-            logger.removeFilter(note)
-
-
-def _name_logits(path: Path) -> None:
-    """Call the output "logits"."""
-    import onnx
-
-    model = onnx.load(path)
-    (output,) = model.graph.output
-    for node in model.graph.node:
-        for names in (node.input, node.output):
-            names[:] = ["logits" if name == output.name else name for name in names]
-    output.name = "logits"
-    onnx.save(model, path)
+        correct(path)
 
 
 def _run_apart(file_format: str, path: Path, windows: np.ndarray, folder: Path) -> np.ndarray:
