@@ -78,7 +78,7 @@ class Ranking:
 
     def name_of(self, configuration: Configuration) -> str:
         """Return a configuration in words."""
-        settings = describe(configuration.settings)
+        settings = configuration.settings.get("run") or describe(configuration.settings)
         if self.label:
             return settings
         return " with ".join(filter(None, (configuration.cell.label, settings)))

@@ -72,8 +72,8 @@ def _prefixed(shared: Mapping[str, Any]) -> str:
 
 
 def _heading(ranking: Ranking) -> str:
-    parts = filter(None, [describe(ranking.shared), ranking.label])
-    return ", ".join([*parts, counted(ranking.num_cases, "validation case")])
+    cases = counted(ranking.num_cases, "validation case") if ranking.num_cases else ""
+    return ", ".join(filter(None, [describe(ranking.shared), ranking.label, cases]))
 
 
 def _sentence(ranking: Ranking) -> str:
