@@ -1,6 +1,6 @@
 """The table of a report that compares configurations: models, losses, other settings. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
@@ -25,18 +25,20 @@ OTHER_MASKS = (
 )
 
 
-def configuration_section(families: Sequence[Family]) -> list[dict[str, Any]]:
+def configuration_section(families: Sequence[Family], said: str = "") -> list[dict[str, Any]]:
     """Return `heading`, `sentence` and `rows` for each ranking of configurations that differ in
     more than the way of training, which the tables of families compare.
+
+    A sentence that is `said` already is empty.
     """
     found, has_several = rankings(families)
     shown = [ranking for ranking in found if _has_settings(ranking)]
-    if not found and has_several and len(families) > 1:
+    if not found and has_several and len(families) > 1 and OTHER_MASKS not in said:
         return [{"heading": "", "sentence": OTHER_MASKS, "rows": []}]
     return [
         {
             "heading": _heading(ranking),
-            "sentence": _sentence(ranking),
+            "sentence": "" if _sentence(ranking) in said else _sentence(ranking),
             "rows": _rows(ranking),
         }
         for ranking in shown
@@ -58,7 +60,10 @@ def best_configurations(families: Sequence[Family]) -> str:
     found, has_several = rankings(families)
     if not found:
         return OTHER_MASKS if has_several else ""
-    parts = [f"{_prefixed(ranking.shared)}{_sentence(ranking)}" for ranking in found[:MOST_NAMED]]
+    parts = []
+    for ranking in found[:MOST_NAMED]:
+        shared = _shared_text(ranking)
+        parts.append(f"With {shared}: {_sentence(ranking)}" if shared else _sentence(ranking))
     rest = len(found) - MOST_NAMED
     return " ".join([*parts, *([f"The tables have {rest} more such comparisons."] * (rest > 0))])
 
@@ -67,13 +72,14 @@ def _has_settings(ranking: Ranking) -> bool:
     return any(each.settings for each in ranking.configurations)
 
 
-def _prefixed(shared: Mapping[str, Any]) -> str:
-    return f"With {describe(shared)}: " if shared else ""
+def _shared_text(ranking: Ranking) -> str:
+    # An option of other data sets only is not worth a word.
+    return describe({key: value for key, value in ranking.shared.items() if value is not None})
 
 
 def _heading(ranking: Ranking) -> str:
     cases = counted(ranking.num_cases, "validation case") if ranking.num_cases else ""
-    return ", ".join(filter(None, [describe(ranking.shared), ranking.label, cases]))
+    return ", ".join(filter(None, [_shared_text(ranking), ranking.label, cases]))
 
 
 def _sentence(ranking: Ranking) -> str:

@@ -152,9 +152,9 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             blocks.append("\n".join(plain_text(intervals)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
-    for compared in configuration_section(summary.families):
+    for compared in configuration_section(summary.families, said):
         lines = [f"Configurations compared: {compared['heading']}", *plain_text(compared["rows"])]
-        if compared["sentence"] not in said:
+        if compared["sentence"]:
             lines.append(f"- {compared['sentence']}")
         blocks.append("\n".join(lines))
     if summary.ensemble is not None:
@@ -263,7 +263,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             }
             for family, target in targets
         ],
-        "configurations": configuration_section(summary.families),
+        "configurations": configuration_section(summary.families, _answer(summary)),
         "swapping": swapping_section(summary.sweep),
         "ensemble": None
         if summary.ensemble is None
