@@ -40,7 +40,7 @@ def test_two_models_are_a_row_each_wherever_a_report_is_read(tmp_path):
         "model",
         "repeats",
         "Dice (95 % interval)",
-        "difference from the best (95 % interval)",
+        "difference from the best",
         "adjusted p",
         "interval over cases",
         "parameters",

@@ -144,9 +144,7 @@ def _rows(ranking: Ranking) -> list[dict[str, str]]:
                     **({"metric": score.metric} if name == "mean" else {}),
                     "repeats": str(score.mean.repeats),
                     f"{name} (95 % interval)": _estimate_text(score, score.mean),
-                    "difference from the best (95 % interval)": _estimate_text(
-                        score, score.from_best
-                    ),
+                    "difference from the best": _estimate_text(score, score.from_best),
                     "adjusted p": texts.p_value_text(score.adjusted_p),
                     "interval over cases": _interval_text(score.from_best_over_cases),
                     **_size(each, has_device),

@@ -65,7 +65,7 @@ TERMS = {
     "vi_merge": "Variation of information by cells that were merged, in bits: 0 is perfect.",
     "volume_difference": "Predicted volume minus that of the mask.",
     "difference from the best": "Its mean minus that of the configuration with the highest mean "
-    "Dice, within repeats.",
+    "Dice, within repeats. In parentheses the 95 % interval.",
     "interval over cases": "95 % interval of the difference from the best over the validation "
     "cases, each with its mean over the runs.",
     "adjusted p": "Probability of such a difference by chance alone, raised for the number of "
