@@ -20,6 +20,7 @@ CONTENTS = {
     "Begin": ("install", "data", "auto", "training", "models", "predict", "export", "faq"),
     "Compare": (
         "studies",
+        "comparing-models",
         "report",
         "comparison",
         "folds",

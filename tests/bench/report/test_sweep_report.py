@@ -374,7 +374,7 @@ def test_runs_that_no_study_planned_have_the_names_of_their_folders(tmp_path):
     page = write_report(tmp_path).html.read_text()
     assert "learning_rate=" not in said
     assert "\nrun1: 1 replica" in said
-    assert re.search(r"Of 4 ways to train, single x1 of (run\d|again, run0) has the highest", said)
+    assert re.search(r"Of 4 configurations, (run\d|again, run0) has the highest", said)
     # What is the same twice is said to be the same, and not repeated with bounds.
     words = "again, run0 have the same settings and seed, and ended with the same weights"
     assert words in said

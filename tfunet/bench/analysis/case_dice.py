@@ -1,4 +1,4 @@
-"""Dice of the single cases of a run. Pure but for reading."""
+"""Dice and masks of the single cases of a run. Pure but for reading."""
 
 from pathlib import Path
 
@@ -19,4 +19,19 @@ def dice_by_case(run: Path) -> dict[str, dict[str, float]]:
         table["case"], table["region"], scores.dice(counts).tolist(), strict=True
     ):
         by_case.setdefault(case, {})[region] = value
+    return by_case
+
+
+def truth_by_case(run: Path) -> dict[str, dict[str, float]]:
+    """Return how many voxels the mask of every case has of each region.
+
+    Runs in which these are equal were validated on the same masks.
+    """
+    table = read_cases(run)
+    by_case: dict[str, dict[str, float]] = {}
+    for case, region, hit, missed in zip(
+        *(table[name] for name in ("case", "region", "true_positive", "false_negative")),
+        strict=True,
+    ):
+        by_case.setdefault(case, {})[region] = hit + missed
     return by_case

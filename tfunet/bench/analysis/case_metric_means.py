@@ -31,7 +31,7 @@ def case_means(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], CaseM
     """Return the mean of each (metric, region) of a run's last evaluation."""
     means = {}
     for key, several in _values(run, names).items():
-        defined = [value for value in several if not math.isnan(value)]
+        defined = [value for value in several.values() if not math.isnan(value)]
         means[key] = CaseMean(
             value=float(np.mean(defined)) if defined else math.nan,
             num_defined=len(defined),
@@ -40,21 +40,22 @@ def case_means(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], CaseM
     return means
 
 
-def case_values(run: Path, name: str, region: str) -> list[float]:
+def by_case(run: Path, name: str, region: str) -> dict[str, float]:
     """Return a metric of the cases of a run's last evaluation in which it is defined."""
-    return [
-        value for value in _values(run, (name,)).get((name, region), ()) if not math.isnan(value)
-    ]
+    values = _values(run, (name,)).get((name, region), {})
+    return {case: value for case, value in values.items() if not math.isnan(value)}
 
 
-def _values(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], list[float]]:
+def _values(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], dict[str, float]]:
     table = read_table(run / "cases.csv", CASES | dict.fromkeys(names, number_or_nan))
     last = max(table["epoch"], default=0)
-    values: dict[tuple[str, str], list[float]] = {}
-    for at, (epoch, region) in enumerate(zip(table["epoch"], table["region"], strict=True)):
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for at, (epoch, case, region) in enumerate(
+        zip(table["epoch"], table["case"], table["region"], strict=True)
+    ):
         if epoch == last:
             for name in names:
-                values.setdefault((name, region), []).append(table[name][at])
+                values.setdefault((name, region), {})[case] = table[name][at]
     return values
 
 

@@ -10,12 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL, half_width, t_share
 
+# Repeats by number, cases by name.
+Key = TypeVar("Key", int, str)
 Verdict = Literal["faster", "slower", "not distinguishable", "unknown"]
 
 
@@ -119,8 +121,8 @@ def ratio(top: Mapping[int, float], bottom: Mapping[int, float]) -> Estimate:
     return replace(log_ratio, value=value, low=low, high=high)
 
 
-def difference(top: Mapping[int, float], bottom: Mapping[int, float]) -> Estimate:
-    """Return the difference of `top` and `bottom`, which are given by repeat.
+def difference(top: Mapping[Key, float], bottom: Mapping[Key, float]) -> Estimate:
+    """Return the difference of `top` and `bottom`, which are given by repeat, or by case.
 
     A repeat is a block of trials that ran close in time and with the same seed. With two or more
     common repeats, this is the mean difference within repeats, which cancels what a block shares (a

@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfunet.bench.analysis.confidence_intervals import (
-    adjusted_p_values,
-    difference,
-    mean,
-)
+from tfunet.bench.analysis.confidence_intervals import mean
 from tfunet.bench.analysis.folds import held_out_groups, num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
+from tfunet.bench.report.configuration_table import best_configurations
 from tfunet.bench.report.lone_run import lone_answer
 from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
@@ -70,7 +67,7 @@ def answer(summary: Summary) -> str:
     if not rankings:
         return (
             _cross_validation(summary)
-            or _settings(summary)
+            or best_configurations(summary.families)
             or "Nothing to choose: no two backends have numbers for the same settings and number "
             "of replicas."
         )
@@ -142,40 +139,6 @@ def _held_out(summary: Summary) -> str:
         return ""
     named = [f"fold {fold} {', '.join(groups)}" for fold, groups in folds.items()]
     return f"Held out: {'; '.join(named)}. "
-
-
-def _settings(summary: Summary) -> str:
-    """Return which settings have the highest mean Dice; "" for one way to train."""
-    dice = {
-        family.label_of(cell): found
-        for family in summary.families
-        for cell in family.cells
-        if (found := by_repeat(cell.trials, lambda result: result.mean_dice))
-    }
-    if len(dice) < 2:
-        return ""
-    first, *others = sorted(dice, key=lambda name: -mean(dice[name]).value)
-    begin = (
-        f"No two backends have numbers for the same settings. Of {len(dice)} ways to train, "
-        f"{first} has the highest mean Dice, {mean(dice[first]).value:.3f}"
-    )
-    ahead = {name: difference(dice[first], dice[name]) for name in others}
-    if not all(by.has_interval for by in ahead.values()):
-        return f"{begin}; whether by chance is known with {MIN_INTERVAL} or more repeats."
-    next_ = ahead[others[0]].within(-1, 1)
-    begin += (
-        f", {next_.value:.3f} (95 % interval {next_.low:+.3f} to {next_.high:+.3f}) above the next"
-    )
-    p_values = adjusted_p_values(list(ahead.values()))
-    alike = [
-        name
-        for name, p in zip(others, p_values, strict=True)
-        if p is not None and p >= 1 - CONFIDENCE
-    ]
-    if not alike:
-        return f"{begin}, and is ahead of all others beyond chance."
-    few = _and(alike) if len(alike) <= MOST_FAMILIES else f"{len(alike)} others"
-    return f"{begin}. It cannot be told from {few}."
 
 
 def _speed(rankings: dict[str, _Ranking]) -> str:

@@ -16,6 +16,18 @@ MOST_PANELS = 12
 Figures = list[tuple[str, str, str, Callable[[], Any]]]
 
 
+def ensemble_facts(ensemble: Ensemble) -> dict[str, Any]:
+    """Return its trials with unrounded numbers, for programs."""
+    return {
+        "objective": ensemble.objective,
+        "direction": ensemble.direction,
+        "trials": [
+            {"trial": result.trial.id, "score": result.score, "settings": dict(result.values)}
+            for result in ensemble.scored
+        ],
+    }
+
+
 def ensemble_tables(ensemble: Ensemble) -> list[list[dict[str, str]]]:
     """Return the tables: the best trials, and the settings; none without scores."""
     return [_best_rows(ensemble), _setting_rows(ensemble)] if ensemble.scored else []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict, spread
+from tfunet.config.amount import GIB
 from tfunet.files.printable import printable
 from tfunet.process.terminal import columns, counted
 
@@ -103,6 +104,11 @@ def markdown_line(text: object) -> str:
     return TAG_OR_FORMULA.sub(r"\\\g<0>", printable(str(text)))
 
 
+def gibibytes(spread: Spread | None) -> str:
+    """Return the median alone: repeats differ in the third digit."""
+    return NONE if spread is None else f"{spread.median / GIB:.2f}"
+
+
 def three_digits(value: float) -> str:
     """Return a number to three digits, without an exponent: "0.00621", "11.5", "1440"."""
     if value == int(value):
@@ -129,6 +135,11 @@ def verdict_text(ratio: Estimate, adjusted_p: float | None) -> str:
 
 def p_text(adjusted_p: float | None) -> str:
     """Return "; adjusted p 0.012", or an empty text without one."""
+    return "" if adjusted_p is None else f"; adjusted p {p_value_text(adjusted_p)}"
+
+
+def p_value_text(adjusted_p: float | None) -> str:
+    """Return "0.012", or "-" without one."""
     if adjusted_p is None:
-        return ""
-    return f"; adjusted p {'below 0.001' if adjusted_p < 0.001 else f'{adjusted_p:.2g}'}"
+        return NONE
+    return "below 0.001" if adjusted_p < 0.001 else f"{adjusted_p:.2g}"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from tfunet.bench.analysis.case_dice import dice_by_case
-from tfunet.bench.analysis.case_metric_means import case_values
+from tfunet.bench.analysis.case_metric_means import by_case
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.records.run_tables import read_confusion, read_steps
@@ -158,8 +158,8 @@ def metric_boxes(metric: str, family: Family, styles: plot_style.Styles) -> Figu
     """Draw the spread of a metric of whole cases, a panel for each region."""
 
     def values(cell: Cell, region: str) -> np.ndarray:
-        runs = [case_values(trial.folder, metric, region) for trial in cell.done]
-        return np.array([value for run in runs for value in run])
+        runs = [by_case(trial.folder, metric, region) for trial in cell.done]
+        return np.array([value for run in runs for value in run.values()])
 
     return _boxes(family, styles, values, f"{metric} of a case")
 

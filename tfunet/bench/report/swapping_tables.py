@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tfunet.bench.analysis import swapping
 from tfunet.bench.analysis.confidence_intervals import spread
-from tfunet.bench.records.sweep_record import TrialRecord
+from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.report.number_text import (
     NONE,
     estimate_text,
@@ -15,6 +16,32 @@ from tfunet.bench.report.number_text import (
 )
 from tfunet.config.amount import MIB
 from tfunet.swap.plan.plan import Plan, of_one_replica
+
+
+def swapping_section(sweep: SweepRecord) -> dict[str, Any] | None:
+    """Return the section on large-model support; None if no trial used it."""
+    comparisons, fault = _compare_budgets(sweep)
+    if fault:
+        return {"tables": [], "sentences": [fault]}
+    if not comparisons:
+        return None
+    tables = [rows(comparisons) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
+    return {"tables": tables, "sentences": verdicts(comparisons)}
+
+
+def swapping_facts(sweep: SweepRecord) -> list[dict[str, Any]]:
+    """Return the runs under large-model support with unrounded numbers, for programs."""
+    return [swapping.budget_facts(comparison) for comparison in _compare_budgets(sweep)[0]]
+
+
+def _compare_budgets(sweep: SweepRecord) -> tuple[tuple[swapping.BudgetComparison, ...], str]:
+    """Return the runs under large-model support, and the error if they cannot be read."""
+    if not any(trial.result is not None and trial.config.swap for trial in sweep.trials):
+        return (), ""
+    try:
+        return swapping.compare_budgets(sweep), ""
+    except ValueError as error:
+        return (), str(error)
 
 
 def plan_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str, str]]:

@@ -8,20 +8,16 @@ from types import ModuleType
 from typing import Any
 
 from tfunet.bench.analysis.dice_target import read_dice_target
-from tfunet.bench.analysis.ensemble import Ensemble
 from tfunet.bench.analysis.populations import Population, compare, read_populations
-from tfunet.bench.analysis.swapping import (
-    BudgetComparison,
-    budget_facts,
-    compare_budgets,
-    swap_fault,
-)
+from tfunet.bench.analysis.swapping import swap_fault
 from tfunet.bench.analysis.sweep_summary import Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.answer import answer
+from tfunet.bench.report.configuration_table import configuration_facts, configuration_section
 from tfunet.bench.report.ensemble_section import (
+    ensemble_facts,
     ensemble_figures,
     ensemble_sentences,
     ensemble_tables,
@@ -38,13 +34,7 @@ from tfunet.bench.report.lone_run import (
 from tfunet.bench.report.number_text import csv_text, markdown_line, markdown_text, plain_text
 from tfunet.bench.report.population_facts import tournament_facts
 from tfunet.bench.report.population_tables import population_answer, tournament_section
-from tfunet.bench.report.swapping_tables import (
-    memory_rows,
-    plan_rows,
-    time_rows,
-    traffic_rows,
-    verdicts,
-)
+from tfunet.bench.report.swapping_tables import swapping_facts, swapping_section
 from tfunet.bench.report.tables import (
     cell_facts,
     comparison_facts,
@@ -82,6 +72,7 @@ class Report:
     markdown: Path
     cells: Path
     trials: Path
+    configurations: Path | None
     figures: tuple[Path, ...]
     cases: tuple[Path, ...]
 
@@ -119,11 +110,13 @@ def write_report(
         "max_families": plots.MAX_FAMILIES,
         "max_sheets": case_sheets.MAX_SHEETS,
     }
+    compared = configuration_facts(summary.families)
     report = Report(
         html=target / "report.html",
         markdown=target / "report.md",
         cells=target / "cells.csv",
         trials=target / "trials.csv",
+        configurations=target / "configurations.csv" if compared else None,
         figures=tuple(figures / f"{drawing.name}.svg" for drawing in drawings),
         cases=tuple(figures / f"{sheet.name}.webp" for sheet in sheets),
     )
@@ -133,6 +126,8 @@ def write_report(
         report.markdown: render("report.md.j2", values),
         report.html: render("report.html.j2", values),
     }
+    if report.configurations is not None:
+        texts[report.configurations] = csv_text(compared)
     for path, text in texts.items():
         # The names of folders may have bytes that are not UTF-8.
         write_atomic(path, text.encode(errors="backslashreplace"))
@@ -142,6 +137,7 @@ def write_report(
 def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     """Return the summary of a sweep for a terminal: tables, findings, the answer and doubts."""
     summary = _summary(folder)
+    said = _answer(summary)
     blocks = score_blocks(summary)
     targets = _read_targets(summary, target_dice)
     for family, target in targets:
@@ -156,11 +152,16 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             blocks.append("\n".join(plain_text(intervals)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
+    for compared in configuration_section(summary.families, said):
+        lines = [f"Configurations compared: {compared['heading']}", *plain_text(compared["rows"])]
+        if compared["sentence"]:
+            lines.append(f"- {compared['sentence']}")
+        blocks.append("\n".join(lines))
     if summary.ensemble is not None:
         ensemble = summary.ensemble
         blocks += ["\n".join(plain_text(rows)) for rows in ensemble_tables(ensemble)]
         blocks.append("\n".join(f"- {line}" for line in ensemble_sentences(ensemble)))
-    if swapping := _swapping(summary):
+    if swapping := swapping_section(summary.sweep):
         blocks.append("Large-model support")
         blocks += ["\n".join(plain_text(rows)) for rows in swapping["tables"]]
         blocks[-1] += "".join(f"\n- {sentence}" for sentence in swapping["sentences"])
@@ -172,7 +173,7 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
     for topic, sentences in by_heading.items():
         if not topic.startswith("Scaling"):
             blocks.append("\n".join([topic, *(f"- {sentence}" for sentence in sentences)]))
-    blocks.append(f"Answer: {_answer(summary)}")
+    blocks.append(f"Answer: {said}")
     warnings = doubts(summary)
     if warnings:
         blocks.append(
@@ -198,23 +199,13 @@ def summary_json(folder: str | Path, target_dice: float | None = None) -> dict[s
             for family in summary.families
             for comparison in family.comparisons
         ],
-        "swapping": [budget_facts(comparison) for comparison in _compare_budgets(summary)[0]],
+        "configurations": configuration_facts(summary.families),
+        "swapping": swapping_facts(summary.sweep),
         "machine_was_quiet": was_quiet(summary.sweep.noise),
         "findings": findings(summary, targets, has_caution=False),
         "doubts": doubts(summary),
-        **({"ensemble": _ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
+        **({"ensemble": ensemble_facts(summary.ensemble)} if summary.ensemble else {}),
         **({"tournaments": tournament_facts(populations, target_dice)} if populations else {}),
-    }
-
-
-def _ensemble_facts(ensemble: Ensemble) -> dict[str, Any]:
-    return {
-        "objective": ensemble.objective,
-        "direction": ensemble.direction,
-        "trials": [
-            {"trial": result.trial.id, "score": result.score, "settings": dict(result.values)}
-            for result in ensemble.scored
-        ],
     }
 
 
@@ -233,27 +224,6 @@ def _summary(folder: str | Path) -> Summary:
         if fault
     ]
     return summarise(replace(sweep, faults=(*sweep.faults, *faults)))
-
-
-def _compare_budgets(summary: Summary) -> tuple[tuple[BudgetComparison, ...], str]:
-    """Return the runs under large-model support, and the error if they cannot be read."""
-    if not any(trial.result is not None and trial.config.swap for trial in summary.sweep.trials):
-        return (), ""
-    try:
-        return compare_budgets(summary.sweep), ""
-    except ValueError as error:
-        return (), str(error)
-
-
-def _swapping(summary: Summary) -> dict[str, Any] | None:
-    """Return the section on large-model support; None if no trial used it."""
-    comparisons, fault = _compare_budgets(summary)
-    if fault:
-        return {"tables": [], "sentences": [fault]}
-    if not comparisons:
-        return None
-    tables = [rows(comparisons) for rows in (plan_rows, time_rows, traffic_rows, memory_rows)]
-    return {"tables": tables, "sentences": verdicts(comparisons)}
 
 
 def _read_targets(summary: Summary, dice: float | None) -> Targets:
@@ -293,7 +263,8 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             }
             for family, target in targets
         ],
-        "swapping": _swapping(summary),
+        "configurations": configuration_section(summary.families, _answer(summary)),
+        "swapping": swapping_section(summary.sweep),
         "ensemble": None
         if summary.ensemble is None
         else {
@@ -341,8 +312,11 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
             lost_rows(family),
         )
         yield from (name for rows in tables if rows for name in rows[0])
-    for row in score_tables(summary)["regions"][:1]:
-        yield from row
+    for rows in (
+        score_tables(summary)["regions"],
+        *(compared["rows"] for compared in configuration_section(summary.families)),
+    ):
+        yield from (name for row in rows[:1] for name in row)
     for trial in summary.sweep.trials[:1]:
         yield from trial_row(trial)
 

@@ -17,7 +17,6 @@ from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report import number_text as texts
-from tfunet.config.amount import GIB
 from tfunet.config.case_metrics import is_share
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
@@ -47,9 +46,9 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
         if has_miou:
             row["mIoU"] = texts.spread_text(cell.miou, 3)
         row |= {f"MAE {target}": texts.spread_text(cell.mae(target), 3) for target in targets}
-        row["memory (GiB)"] = _gibibytes(cell.resident_bytes)
+        row["memory (GiB)"] = texts.gibibytes(cell.resident_bytes)
         if has_device:
-            row["device memory (GiB)"] = _gibibytes(cell.device_bytes)
+            row["device memory (GiB)"] = texts.gibibytes(cell.device_bytes)
         rows.append(row)
     return rows
 
@@ -375,11 +374,6 @@ def _share_text(family: Family, cell: Cell) -> str:
 
 def _reached_text(effort: Reached | None, num_repeats: int) -> str:
     return f"{effort.num_reached} of {effort.num_repeats}" if effort else f"0 of {num_repeats}"
-
-
-def _gibibytes(spread: Spread | None) -> str:
-    # Only the median: repeats differ in the third digit.
-    return texts.NONE if spread is None else f"{spread.median / GIB:.2f}"
 
 
 def _spreads(cell: Cell, *names: str) -> dict[str, float]:

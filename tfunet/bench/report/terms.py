@@ -64,6 +64,14 @@ TERMS = {
     "vi_split": "Variation of information by cells that were split, in bits: 0 is perfect.",
     "vi_merge": "Variation of information by cells that were merged, in bits: 0 is perfect.",
     "volume_difference": "Predicted volume minus that of the mask.",
+    "difference from the best": "Its mean minus that of the configuration with the highest mean "
+    "Dice, within repeats. In parentheses the 95 % interval.",
+    "interval over cases": "95 % interval of the difference from the best over the validation "
+    "cases, each with its mean over the runs.",
+    "adjusted p": "Probability of such a difference by chance alone, raised for the number of "
+    "comparisons.",
+    "parameters": "Numbers that the network learns or keeps.",
+    "ms a step": "Median time of a steady optimizer step.",
     "region": "A class, or several classes taken together, that is scored.",
     "trial": "One run of the sweep.",
     "repeat": "Number of the run among those with the same settings.",
@@ -75,8 +83,7 @@ WORDS = {
     "cell": "All repeats of one combination of settings.",
     "family": "Cells that differ only in backend and number of replicas.",
     "95 % interval": "A range that holds the true value in 95 of 100 sweeps.",
-    "adjusted p": "Probability of such a difference by chance alone, raised for the number of "
-    "comparisons.",
+    "adjusted p": TERMS["adjusted p"],
     "not distinguishable": "Chance alone can explain the difference.",
     "weak scaling": "Each replica keeps its batch, so more replicas train on more samples a step.",
     "strong scaling": "All replicas share one batch, so more replicas have less work each.",
