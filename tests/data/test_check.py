@@ -86,3 +86,17 @@ def test_a_constant_channel_and_unlike_pixel_sizes_are_warnings(folder):
     report = check(opened(folder, **sizes, **table), SPLIT)
     assert [str(warning) for warning in report.warnings] == ["b.png: every pixel of channel 0 is 7"]
     assert report.cases[3].spacing == (2, 2)
+
+
+@pytest.mark.parametrize("unlabelled", ["a", "abcd"])
+def test_an_image_of_which_no_pixel_counts_is_looked_at(folder, unlabelled):
+    for name in unlabelled:
+        Image.new("L", Image.open(folder / f"{name}.png").size, 9).save(folder / f"{name}_m.png")
+    labels = {"masks": "{case}_m.png", "classes": {"cell": 1}, "ignore_label": 9}
+    report = check(opened(folder, **labels), SPLIT)
+    said = report_text(report)
+    assert ("statistics " in said) == (unlabelled == "a")
+    assert "nan" not in said
+    assert "a.png: its mask is empty" in said
+    assert bool(report.defects) == (unlabelled == "abcd")
+    assert (report.cases[0].low, report.cases[0].high) == ((0.0,), (200.0,))

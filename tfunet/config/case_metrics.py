@@ -95,7 +95,7 @@ def own_metrics(names: Iterable[str]) -> list[str]:
 def is_share(name: str) -> bool:
     """Whether a metric of tfunet lies between 0 and 1, whatever is measured."""
     kind = name.partition("@")[0]
-    return kind in (*PLAIN, TOLERANT, "Dice") and kind not in NO_SHARES
+    return kind in (*PLAIN, TOLERANT, "Dice", "dataset IoU") and kind not in NO_SHARES
 
 
 def possible_range(name: str) -> tuple[float, float]:

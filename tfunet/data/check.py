@@ -175,7 +175,9 @@ def raw_case(source: DataSource, index: int) -> RawCase:
 
 def _facts(source: DataSource, case_id: str, raw: RawCase, side: str) -> CaseFacts:
     counted = raw.mask != (-1 if source.ignored is None else source.ignored)
-    pixels = raw.image[counted] if not counted.all() else raw.image
+    # An image of which no pixel counts has values all the same.
+    is_partial = counted.any() and not counted.all()
+    pixels = raw.image[counted] if is_partial else raw.image
     axes = tuple(range(pixels.ndim - 1))
     means = pixels.mean(axes, dtype=np.float64)
     counts = np.bincount(raw.mask[counted], minlength=source.num_classes)
@@ -233,12 +235,14 @@ def _summary(report: Report) -> list[str]:
         high = max(case.high[channel] for case in cases)
         means = [case.mean[channel] for case in cases]
         rows[name] = f"{low:g} to {high:g}; means of the cases {min(means):g} to {max(means):g}"
-    rows["statistics"] = _statistics([case for case in cases if case.side != "validation"] or cases)
+    training = [case for case in cases if case.side != "validation"] or cases
+    if any(sum(case.label_pixels) for case in training):
+        rows["statistics"] = _statistics(training)
     counts = np.array([case.label_pixels for case in cases])
     ignored = [case.ignored_pixels for case in cases]
     whole = "the pixels that count" if any(ignored) else "all pixels"
     for label, name in enumerate(report.label_names):
-        share = counts[:, label].sum() / counts.sum()
+        share = counts[:, label].sum() / max(counts.sum(), 1)
         rows[f"class {name}"] = f"{share:.2%} of {whole}, in {(counts[:, label] > 0).sum()} cases"
     if any(ignored):
         share = sum(ignored) / (sum(ignored) + counts.sum())

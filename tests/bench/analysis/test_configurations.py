@@ -12,6 +12,7 @@ from tfunet.bench.analysis.confidence_intervals import difference, holm
 from tfunet.bench.analysis.configurations import rankings
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.report.configuration_table import best_configurations
 
 BASE = {"cores_per_replica": 1}
 
@@ -157,6 +158,31 @@ def test_a_score_of_each_region_follows_the_mean_and_is_adjusted_with_the_other_
     )
     assert scores[0].adjusted_p == pytest.approx(scores[0].from_best.p_value())
     assert scores[1].adjusted_p == pytest.approx(2 * scores[1].from_best.p_value())
+
+
+@pytest.mark.parametrize(
+    ("epoch_score", "best", "named"),
+    [("dice", 0.2, "mean Dice"), ("dataset_iou", 0.1, "highest mIoU, 0.510, ")],
+)
+def test_configurations_are_ranked_by_the_score_that_the_runs_show(
+    epoch_score, best, named, tmp_path
+):
+    def write(trial):
+        ahead = trial.config.learning_rate == 0.1
+        dice = 0.5 - 0.1 * ahead + 0.001 * trial.repeat
+        miou = 0.4 + 0.1 * ahead + 0.005 * trial.repeat
+        dataset = {"axon": miou - 0.1, "myelin": miou + 0.1}
+        cases = {"a": {"axon": dice, "myelin": dice}}
+        return {"cases": cases, "miou": miou, "dataset_iou": dataset}
+
+    grid, base = {"learning_rate": [0.1, 0.2]}, {**BASE, "epoch_score": epoch_score}
+    (ranking,), _ = ranked(tmp_path, grid=grid, base=base, write=write)
+    assert ranking.configurations[0].settings["learning_rate"] == best
+    families = summarise(read_sweep(tmp_path)).families
+    assert named in best_configurations(families)
+    shown = {(score.metric, score.region) for score in ranking.configurations[1].scores}
+    assert (("dataset IoU", "axon") in shown) == (epoch_score == "dataset_iou")
+    assert all(score.from_best.value < 0 for score in ranking.configurations[1].scores[:1])
 
 
 def test_a_case_counts_with_its_mean_over_the_runs_that_validated_it(tmp_path):

@@ -26,11 +26,13 @@ from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
 # The mean over several regions.
 MEAN = "mean"
+# The score of all validation cases together; its mean over regions is the mIoU.
+DATASET_IOU = "dataset IoU"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A metric of a region, or the mean Dice over regions.
+    """A metric of a region, or the mean of the main one over regions.
 
     Args:
         mean: Over the repeats.
@@ -157,17 +159,18 @@ def _have_same_masks(one: Mapping[int, Any], other: Mapping[int, Any]) -> bool:
 def _rank(
     masks: Mapping[int, Mapping[str, Any]], members: Sequence[Configuration], label: str
 ) -> Ranking:
-    members = sorted(members, key=lambda each: -mean(_repeats(each.cell, "Dice", MEAN)).value)
+    regions = members[0].cell.regions
+    first = _main_metric([each.cell for each in members])
+    main = (first, MEAN if len(regions) > 1 else regions[0])
+    members = sorted(members, key=lambda each: -mean(_repeats(each.cell, *main)).value)
     # In what all agree is said once, above them.
     own = _differing([each.settings for each in members])
-    regions = members[0].cell.regions
-    main = ("Dice", MEAN if len(regions) > 1 else regions[0])
     metrics = dict.fromkeys(
         name for each in members for trial in each.cell.done for name in metric_names(trial.config)
     )
     others = [
         (metric, region)
-        for metric in ("Dice", *metrics)
+        for metric in dict.fromkeys((first, "Dice", *metrics))
         for region in regions
         if (metric, region) != main
     ]
@@ -216,14 +219,31 @@ def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iter
         ]
 
 
+def _main_metric(cells: Sequence[Cell]) -> str:
+    """Return the score by which cells are ranked: Dice, unless all runs show the dataset IoU."""
+    wanted = all(trial.config.epoch_score == "dataset_iou" for cell in cells for trial in cell.done)
+    is_known = all(result.dataset_iou for cell in cells for result in cell.results)
+    return DATASET_IOU if wanted and is_known else "Dice"
+
+
 def _repeats(cell: Cell, metric: str, region: str) -> dict[int, float]:
+    if metric == DATASET_IOU:
+        return trials_by_repeat(
+            cell.done,
+            lambda result: result.miou if region == MEAN else result.dataset_iou.get(region),
+        )
     if region == MEAN:
         return trials_by_repeat(cell.done, lambda result: result.mean_dice)
     return by_repeat(cell, metric, region)
 
 
 def _over_cases(cell: Cell, best: Cell, metric: str, region: str) -> Estimate | None:
-    """Return the difference over cases, each with its mean over the runs that validated it."""
+    """Return the difference over cases, each with its mean over the runs that validated it.
+
+    A score of all cases together has none.
+    """
+    if metric == DATASET_IOU:
+        return None
     own, others = (_cases(each, metric, region) for each in (cell, best))
     return difference(own, others) if own and others else None
 

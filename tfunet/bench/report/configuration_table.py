@@ -5,6 +5,8 @@ from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
 from tfunet.bench.analysis.configurations import (
+    DATASET_IOU,
+    MEAN,
     Configuration,
     Ranking,
     Score,
@@ -56,7 +58,7 @@ def configuration_facts(families: Sequence[Family]) -> list[dict[str, Any]]:
 
 
 def best_configurations(families: Sequence[Family]) -> str:
-    """Return which configurations have the highest mean Dice; "" if there is only one."""
+    """Return which configurations have the best scores; "" if there is only one."""
     found, has_several = rankings(families)
     if not found:
         return OTHER_MASKS if has_several else ""
@@ -85,9 +87,12 @@ def _heading(ranking: Ranking) -> str:
 def _sentence(ranking: Ranking) -> str:
     """Return which configuration is the best, and whether chance explains it."""
     best, *others = ranking.configurations
+    main = best.scores[0]
+    name = "mean Dice" if main.metric == "Dice" else main.metric
+    name = "mIoU" if (main.metric, main.region) == (DATASET_IOU, MEAN) else name
     begin = (
-        f"Of {1 + len(others)} configurations, {ranking.name_of(best)} has the highest mean Dice, "
-        f"{best.scores[0].mean.value:.3f}"
+        f"Of {1 + len(others)} configurations, {ranking.name_of(best)} has the highest {name}, "
+        f"{main.mean.value:.3f}"
     )
     next_ = others[0].scores[0].from_best
     if next_ is None or any(each.scores[0].adjusted_p is None for each in others):
