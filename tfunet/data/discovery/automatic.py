@@ -3,7 +3,6 @@
 Imports no TensorFlow.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,13 +16,10 @@ from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.run_file import RunFile
 from tfunet.data.doubts import sizes_in_words
 from tfunet.data.source import DataSource
-from tfunet.files.home import expand_home
-from tfunet.files.typed import read_json
 from tfunet.models.unet_flops import step_flops
 
 # Their images come from files, so pixel size and intensities are options.
 FROM_FILES = ("folder", "msd", "nnunet", "csv")
-DESCRIBED = ("msd", "nnunet")
 SPLIT_KEYS = (
     *("validation_groups", "validation_share", "folds", "fold", "split_seed"),
     "on_bad_sample",
@@ -80,7 +76,7 @@ class Settings:
                     target = chosen
                     value = chosen[0] if len(set(chosen)) == 1 else list(chosen)
                     run.options["target_pixel_size"] = (value, reason)
-            names = _channel_names(run) if data in DESCRIBED else ()
+            names = run.channel_names()
             run.options["intensity"] = plan_rules.intensity(found, channel_names=names)
         return cls(run=run, found=found, target=target, steps=steps)
 
@@ -216,13 +212,6 @@ class Settings:
             f"Of the first level. With nnU-Net's {plan_rules.FILTERS} no patch of {floor} or more "
             "pixels a side would fit in memory."
         )
-
-
-def _channel_names(run: RunFile) -> tuple[str, ...]:
-    root = expand_home(str(run.options["root"][0]))
-    described: Mapping[str, Any] = read_json(root / "dataset.json", dict[str, Any]) or {}
-    names = described.get("channel_names") or described.get("modality") or {}
-    return tuple(map(str, names.values())) if isinstance(names, Mapping) else ()
 
 
 def _each(sizes: Any, rank: int) -> tuple[float, ...]:
