@@ -212,9 +212,16 @@ def flips(found: Fingerprint) -> Reasoned:
     )
 
 
-def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned]:
-    """Return nnU-Net's random changes of samples, as far as tfunet has them."""
+def augmentation(
+    patch: Sequence[int], found: Fingerprint, *, stated_flips: Reasoned | None = None
+) -> dict[str, Reasoned]:
+    """Return nnU-Net's random changes of samples, as far as tfunet has them.
+
+    `stated_flips` are the axes that the user names, with the reason.
+    """
     mirrored, why = flips(found)
+    flipping = stated_flips or (mirrored, f"Mirrored along the axes (nnU-Net).{why}")
+    mirrored = flipping[0]
     rank, ratio = len(patch), max(patch) / min(patch)
     turned: dict[str, Any] = {"range": 30, "probability": 0.2}
     turn = "A fifth of the samples, by up to 30 degrees in volumes (nnU-Net)."
@@ -237,7 +244,7 @@ def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned
             "just as the flips that are left out would. nnU-Net has no such rule."
         )
     return {
-        "flips": (mirrored, f"Mirrored along the axes (nnU-Net).{why}"),
+        "flips": flipping,
         "rotation": (turned, turn),
         "scale": (scaled, "A fifth of the samples are shrunk or magnified (nnU-Net)."),
         "noise": (
