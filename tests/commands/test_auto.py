@@ -77,9 +77,12 @@ def test_what_is_wrong_is_said_before_tensorflow_is_imported(
     bad = write_folder(tmp_path / "bad", 4)
     (bad / "images/1.png").write_bytes((bad / "images/1.png").read_bytes()[:-40])
     (tmp_path / "cells.toml").write_text('data = "cells"\n')
-    (tmp_path / "numbers.toml").write_text('data = "universes"\n')
+    (tmp_path / "numbers.toml").write_text('data = "universes"\nevaluate_every = 2\n')
     # An import of what is None fails.
     monkeypatch.setitem(sys.modules, "tfunet.performance.traced_step", None)
     assert main(["auto", *words]) == exit_codes.BAD_INPUT
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert message in said.err
+    is_left_out = "Not taken from numbers.toml: evaluate_every. They belong" in said.out
+    assert is_left_out == (words == ["numbers.toml"])
     assert not (tmp_path / "run.toml").exists()

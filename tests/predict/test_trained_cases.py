@@ -11,7 +11,7 @@ from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.data.source import open_source
 from tfunet.loop import run
-from tfunet.prediction.trained_cases import trained_on
+from tfunet.prediction.trained_cases import seen_before, trained_on
 from tfunet.single_device import SingleDevice
 
 
@@ -25,6 +25,23 @@ def changed(place, **keys):
     return place
 
 
+def tune(first, root, tmp_path, **keys):
+    """Train on the cases of a folder, beginning with the weights of another run."""
+    config = RunConfig(
+        model_options={"filters": 2, "levels": 2, "normalization": "none"},
+        data="folder",
+        data_options=options_of(root),
+        patch=(32, 32),
+        patches_per_case=4,
+        epochs=1,
+        initial_weights=str(first / "model.keras"),
+        cache_dir=str(tmp_path / "cache"),
+        **keys,
+    )
+    run(config, SingleDevice(Launch()), tmp_path / "tuned")
+    return tmp_path / "tuned"
+
+
 @pytest.fixture
 def tuned(local_run, folder, tmp_path):
     """A run on other cases that began with the weights of another one."""
@@ -32,18 +49,49 @@ def tuned(local_run, folder, tmp_path):
         for kind in ("image", "mask"):
             (tmp_path / "new").mkdir(exist_ok=True)
             shutil.copy(folder / f"case0_{kind}.tif", tmp_path / f"new/{name}_{kind}.tif")
-    config = RunConfig(
-        model_options={"filters": 2, "levels": 2, "normalization": "none"},
-        data="folder",
-        data_options=options_of(tmp_path / "new"),
-        patch=(32, 32),
-        patches_per_case=4,
-        epochs=1,
-        initial_weights=str(local_run / "model.keras"),
-        cache_dir=str(tmp_path / "cache"),
+    return tune(local_run, tmp_path / "new", tmp_path)
+
+
+def test_validation_cases_that_the_weights_were_trained_on_are_told_before_training(
+    local_run, folder, tmp_path, capsys
+):
+    sides = json.loads((local_run / "split.json").read_text())
+    held_out = [*sides["validation"], sides["train"][0]]
+    tune(local_run, folder, tmp_path, validation_groups=tuple(held_out))
+    lines = capsys.readouterr().out.splitlines()
+    (told,) = [number for number, line in enumerate(lines) if "whose weights this run" in line]
+    assert lines[told] == (
+        f"warning: 1 of 2 validation cases was a training case of {local_run}, whose weights this "
+        f"run begins with, so its score is too good: {sides['train'][0]}. Hold out the cases that "
+        "were held out there."
     )
-    run(config, SingleDevice(Launch()), tmp_path / "tuned")
-    return tmp_path / "tuned"
+    (begun,) = [number for number, line in enumerate(lines) if line.startswith("Initial weights")]
+    assert told < begun
+
+
+def test_only_validation_cases_that_were_trained_on_are_told(local_run, folder, tmp_path, capsys):
+    sides = json.loads((local_run / "split.json").read_text())
+    source = open_source("folder", options_of(folder))
+    trained, held_out = (
+        [source.case_ids.index(name) for name in sides[side]] for side in ("train", "validation")
+    )
+    began = RunConfig(initial_weights=str(local_run / "model.keras"))
+    assert seen_before(began, source, held_out) == ""
+    told = seen_before(began, source, trained)
+    assert told.startswith("warning: 2 of 2 validation cases were training cases of ")
+    assert f": {', '.join(sides['train'])}. Hold out" in told
+    # The whole network from the file; no weights; weights without a record.
+    assert seen_before(RunConfig(model=began.initial_weights), source, trained) == told
+    assert seen_before(RunConfig(), source, trained) == ""
+    alone = tmp_path / "alone/model.keras"
+    alone.parent.mkdir()
+    shutil.copy(local_run / "model.keras", alone)
+    assert seen_before(RunConfig(initial_weights=str(alone)), source, trained) == ""
+    # A damaged record never ends a training.
+    (alone.parent / "config.json").write_text("{")
+    told = seen_before(RunConfig(initial_weights=str(alone)), source, trained)
+    assert told.startswith("warning: cases that the initial weights were trained on are not rec")
+    assert capsys.readouterr().err == ""
 
 
 def test_cases_of_the_run_whose_weights_it_began_with_are_left_out(

@@ -104,7 +104,7 @@ def _data(options: argparse.Namespace) -> RunFile:
     """Return what describes the data that the command names."""
     from tfunet.arguments import check_names, parse
     from tfunet.data.defects import DefectsError
-    from tfunet.data.discovery.automatic import of_config
+    from tfunet.data.discovery.automatic import not_taken, of_config
     from tfunet.data.discovery.run_file import describe_data
     from tfunet.data.source import open_source
 
@@ -122,7 +122,13 @@ def _data(options: argparse.Namespace) -> RunFile:
     config = parse(["--config", str(path)])
     check_names(config)
     source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
-    return of_config(config, source, path)
+    run = of_config(config, source, path)
+    if keys := not_taken(config):
+        print(
+            f"Not taken from {path}: {', '.join(keys)}. They belong to the network, batch, epochs "
+            "and learning rates there."
+        )
+    return run
 
 
 def _settings(run: RunFile, steps: int) -> Settings:
@@ -143,7 +149,7 @@ def _config(run: RunFile) -> RunConfig:
 
 def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
     """Return the largest network and batch that fit, and the bytes of a step."""
-    from tfunet.data.discovery.plan_rules import LEAST_BATCH, most_batch, networks
+    from tfunet.data.discovery.plan_rules import LEAST_BATCH, networks
     from tfunet.data.task import Task
     from tfunet.performance.largest_fitting import Candidate, largest_fitting
     from tfunet.performance.traced_step import traced_step
@@ -180,6 +186,6 @@ def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
         ],
         predict,
         limit,
-        lambda candidate: most_batch(candidate.patch, settings.shapes),
+        lambda candidate: settings.most_batch(candidate.patch),
     )
     return completed(fitting.candidate), fitting.total_bytes

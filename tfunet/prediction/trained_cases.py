@@ -1,13 +1,18 @@
 """The cases of a data set that a run was trained on. Imports no TensorFlow."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource, made_by
 from tfunet.files.home import expand_home
-from tfunet.process.terminal import lines_of
+from tfunet.files.typed import RecordError
+from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
+
+# With more cases, a line names the first ones only.
+MOST_NAMED = 10
 
 
 def trained_on(run: Path, source: DataSource) -> dict[int, Path]:
@@ -16,9 +21,40 @@ def trained_on(run: Path, source: DataSource) -> dict[int, Path]:
     It is this run, or one whose weights it began with, and so on. A warning names weights whose
     run is not known any more.
     """
+    return _trained([run], source)
+
+
+def seen_before(config: RunConfig, source: DataSource, validation: Sequence[int]) -> str:
+    """Return a warning of validation cases that the weights to begin with were trained on; "" for
+    none."""
+    runs = [file.parent for file in _begun_with(config) if file.is_file()]
+    try:
+        trained = _trained(runs, source)
+    except RecordError as error:
+        return (
+            f"warning: cases that the initial weights were trained on are not recognised. {error}"
+        )
+    seen = [index for index in validation if index in trained]
+    if not seen:
+        return ""
+    names = ", ".join(source.case_ids[index] for index in seen[:MOST_NAMED])
+    before = ", ".join(dict.fromkeys(str(trained[index]) for index in seen))
+    were, their = (
+        ("was a training case", "its score is")
+        if len(seen) == 1
+        else ("were training cases", "their scores are")
+    )
+    return (
+        f"warning: {len(seen)} of {counted(len(validation), 'validation case')} {were} of "
+        f"{before}, whose weights this run begins with, so {their} too good: {names}"
+        f"{', ...' if len(seen) > MOST_NAMED else ''}. Hold out the cases that were held out there."
+    )
+
+
+def _trained(runs: Sequence[Path], source: DataSource) -> dict[int, Path]:
     trained: dict[int, Path] = {}
     seen: set[Path] = set()
-    waiting = [run]
+    waiting = [*runs]
     while waiting:
         folder = waiting.pop(0)
         config = RunFolder(folder).read_config()

@@ -53,6 +53,7 @@ from tfunet.parallel.losses import split_loss, split_metrics
 from tfunet.parallel.mesh import Mesh, part_bounds
 from tfunet.parallel.network import Groups, SplitNetwork
 from tfunet.population.shares import share_of
+from tfunet.prediction.trained_cases import seen_before
 from tfunet.process.terminal import lines_of
 from tfunet.record import MODEL, WEIGHTS, RunFolder
 from tfunet.swap import LargeModelSupport
@@ -302,6 +303,8 @@ def open_data(attempt: Attempt) -> RunData:
         for line in (held_out_line(split, source), *told_at_begin(config, source, weights)):
             if line:
                 attempt.say(line)
+        if topology.is_chief and (line := seen_before(config, source, split.validation)):
+            attempt.say(line)
     if topology.is_chief:
         if checkpoint.exists(folder) and contents_changed(folder, cases, split):
             attempt.say(

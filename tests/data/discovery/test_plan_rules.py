@@ -8,7 +8,7 @@ import pytest
 
 from tfunet.arguments import from_dict
 from tfunet.data.discovery import plan_rules
-from tfunet.data.discovery.fingerprint import fingerprint, separation
+from tfunet.data.discovery.fingerprint import fingerprint, ranks, separation
 from tfunet.data.preprocess import check_intensity
 from tfunet.data.source import DataSource
 
@@ -111,7 +111,7 @@ def test_separation_is_that_of_the_curve():
     values[is_class] += 0.7
     above = values[is_class][:, None] - values[~is_class][None]
     area = ((above > 0) + (above == 0) / 2).mean()
-    assert separation(values, is_class) == pytest.approx(abs(2 * area - 1))
+    assert separation(ranks(values), is_class) == pytest.approx(abs(2 * area - 1))
 
 
 def aerial():

@@ -3,7 +3,6 @@
 Imports no TensorFlow.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -17,16 +16,20 @@ from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.run_file import RunFile
 from tfunet.data.doubts import sizes_in_words
 from tfunet.data.source import DataSource
-from tfunet.files.home import expand_home
-from tfunet.files.typed import read_json
 from tfunet.models.unet_flops import step_flops
 
 # Their images come from files, so pixel size and intensities are options.
 FROM_FILES = ("folder", "msd", "nnunet", "csv")
-DESCRIBED = ("msd", "nnunet")
-SPLIT_KEYS = (
-    *("validation_groups", "validation_share", "folds", "fold", "split_seed"),
-    "on_bad_sample",
+# Keys that `Settings` chooses, or the same in another form.
+CHOSEN = (
+    *("model", "model_options", "augmentation", "patch", "patches_per_case", "foreground_share"),
+    *("evaluation_halo", "replica_batch", "global_batch", "steps", "epochs"),
+    *("learning_rate", "learning_rate_schedule"),
+)
+# Keys that fit only the network, batch, epochs or schedule that they were written for.
+BELONGING = (
+    *("initial_weights", "encoder_frozen_epochs", "accumulation", "micro_batches"),
+    *("evaluate_every", "warmup_epochs", "decay_epochs", "decay_factor"),
 )
 EVALUATIONS = 10
 LEARNING_RATE = 2e-3
@@ -34,20 +37,41 @@ PAPER = "Isensee et al. 2021, https://doi.org/10.1038/s41592-020-01008-z"
 
 
 def of_config(config: RunConfig, source: DataSource, path: Path) -> RunFile:
-    """Return what a configuration says of its data."""
+    """Return what a configuration says of its data, and of all else that is not chosen here."""
+    if config.num_devices > config.num_replicas or config.tiling:
+        key = "stages" if config.stages > 1 else "tiling" if config.tiling else "split"
+        raise ValueError(
+            f"{path} has {key}, and only the memory of steps on whole samples and networks is "
+            "predicted here. Leave it out, and give it to the file that is written."
+        )
     reason = f"As in {path}."
     run = RunFile(source=source)
     run.keys["data"] = (config.data, reason)
-    for key in SPLIT_KEYS:
-        value = getattr(config, key)
-        if value != getattr(RunConfig(), key):
-            run.keys[key] = (list(value) if isinstance(value, tuple) else value, reason)
+    for key, value in _given(config).items():
+        if key not in (*CHOSEN, *BELONGING, "data", "data_options"):
+            run.keys[key] = (value, reason)
+    if config.optimizer != RunConfig.optimizer:
+        run.keys["learning_rate"] = (config.learning_rate, f"{reason} The rule is one for Adam.")
+    flips = config.augmentation.get("flips", True)
+    if flips is not True:
+        run.augmentation["flips"] = (flips, reason)
     reasons = [reason] + [""] * len(config.data_options)
     run.options = {
         key: (value, why)
         for (key, value), why in zip(config.data_options.items(), reasons, strict=False)
     }
     return run
+
+
+def not_taken(config: RunConfig) -> list[str]:
+    """Return the keys that are given, and that nothing which is chosen takes the place of."""
+    return [key for key in _given(config) if key in BELONGING]
+
+
+def _given(config: RunConfig) -> dict[str, Any]:
+    """Return the keys whose values are not the defaults."""
+    default = RunConfig().values()
+    return {key: value for key, value in config.values().items() if value != default.get(key)}
 
 
 @final
@@ -80,7 +104,7 @@ class Settings:
                     target = chosen
                     value = chosen[0] if len(set(chosen)) == 1 else list(chosen)
                     run.options["target_pixel_size"] = (value, reason)
-            names = _channel_names(run) if data in DESCRIBED else ()
+            names = run.channel_names()
             run.options["intensity"] = plan_rules.intensity(found, channel_names=names)
         return cls(run=run, found=found, target=target, steps=steps)
 
@@ -101,6 +125,16 @@ class Settings:
         spacing = self.target or (None if spacings is None else tuple(np.median(spacings, 0)))
         return plan_rules.first_patch(self.median, spacing)
 
+    @property
+    def num_replicas(self) -> int:
+        """Replicas, each of which takes a batch in a step."""
+        return int(self.run.keys.get("num_replicas", (1, ""))[0])
+
+    def most_batch(self, patch: tuple[int, ...]) -> int:
+        """Return the largest batch of a replica."""
+        most = plan_rules.most_batch(patch, self.shapes) // self.num_replicas
+        return max(plan_rules.LEAST_BATCH, most)
+
     def complete(self, *, patch: tuple[int, ...], levels: int, filters: int, batch: int) -> RunFile:
         """Return the run with all settings."""
         rank, num_cases = len(patch), len(self.found.cases)
@@ -115,8 +149,9 @@ class Settings:
             list(patch),
             f"The median image has {sizes_in_words(self.median)} pixels. {self._why_patch(patch)}",
         )
+        in_step = batch * self.num_replicas
         per_case = max(
-            -(-batch // num_cases), round(self.steps / EVALUATIONS * batch / num_cases), 1
+            -(-in_step // num_cases), round(self.steps / EVALUATIONS * in_step / num_cases), 1
         )
         keys["patches_per_case"] = (
             per_case,
@@ -149,9 +184,9 @@ class Settings:
             "learning rate falls to 0, so no such run is trained further), or make patch, "
             "replica_batch or filters smaller.",
         )
-        keys["learning_rate"] = (
-            LEARNING_RATE,
-            "Of Adam. nnU-Net's SGD would be behind after so few steps.",
+        keys.setdefault(
+            "learning_rate",
+            (LEARNING_RATE, "Of Adam. nnU-Net's SGD would be behind after so few steps."),
         )
         keys["learning_rate_schedule"] = (
             "polynomial",
@@ -178,7 +213,9 @@ class Settings:
         return RunFile(
             source=self.run.source,
             keys=keys,
-            augmentation=plan_rules.augmentation(patch, self.found),
+            augmentation=plan_rules.augmentation(
+                patch, self.found, stated_flips=self.run.augmentation.get("flips")
+            ),
             model_options=model_options,
             options=self.run.options,
         )
@@ -196,7 +233,7 @@ class Settings:
         )
 
     def _why_batch(self, batch: int, patch: tuple[int, ...]) -> str:
-        most = plan_rules.most_batch(patch, self.shapes)
+        most = self.most_batch(patch)
         if batch < most:
             return (
                 "The largest batch that is predicted to fit in memory. nnU-Net goes by a table "
@@ -216,13 +253,6 @@ class Settings:
             f"Of the first level. With nnU-Net's {plan_rules.FILTERS} no patch of {floor} or more "
             "pixels a side would fit in memory."
         )
-
-
-def _channel_names(run: RunFile) -> tuple[str, ...]:
-    root = expand_home(str(run.options["root"][0]))
-    described: Mapping[str, Any] = read_json(root / "dataset.json", dict[str, Any]) or {}
-    names = described.get("channel_names") or described.get("modality") or {}
-    return tuple(map(str, names.values())) if isinstance(names, Mapping) else ()
 
 
 def _each(sizes: Any, rank: int) -> tuple[float, ...]:

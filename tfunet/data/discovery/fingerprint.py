@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 
 from tfunet.data.check import raw_case
+from tfunet.data.defects import BadFileError
 from tfunet.data.preprocess import channel_statistics, pooled_statistics, resampled_shape
 from tfunet.data.source import DataSource
 
@@ -75,15 +76,17 @@ class Brightness:
         0 is chance and 1 is perfect: |2 AUC - 1| of the best channel.
         """
         rows = []
+        # Ranks are those of all classes, and sorting takes long.
+        ways = [
+            [ranks(channel) for channel in values.T]
+            for values in (self.stored, self.by_image, self.by_tile)
+        ]
         for label in np.unique(self.labels):
             is_class = self.labels == label
             if is_class.all():
                 continue
             rows.append(
-                tuple(
-                    max(separation(channel, is_class) for channel in values.T)
-                    for values in (self.stored, self.by_image, self.by_tile)
-                )
+                tuple(max(separation(channel, is_class) for channel in way) for way in ways)
             )
         if not rows:
             return 0.0, 0.0, 0.0
@@ -134,10 +137,12 @@ def fingerprint(
     indices: Sequence[int],
     *,
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+    skip_bad: bool = False,
 ) -> Fingerprint:
     """Read the cases of these indices once; `progress` wraps the indices, as tqdm does.
 
-    Raises ValueError for a data set without masks, and BadFileError for a case that cannot be read.
+    Raises ValueError for a data set without masks, and BadFileError for a case that cannot be read,
+    unless `skip_bad` leaves it out.
     """
     if source.targets:
         raise ValueError(
@@ -149,7 +154,12 @@ def fingerprint(
     num_sampled = 0
     every = max(1, -(-len(indices) // MOST_SAMPLED))
     for position, index in enumerate(progress(indices)):
-        raw = raw_case(source, index)
+        try:
+            raw = raw_case(source, index)
+        except BadFileError:
+            if skip_bad:
+                continue
+            raise
         mean, deviation = channel_statistics([raw.image])
         cases.append(
             CaseMarks(
@@ -168,6 +178,8 @@ def fingerprint(
             classes = range(source.num_classes)
             samples += _sampled(raw.image, raw.mask, classes, mean, deviation, rng)
             num_sampled += 1
+    if not cases:
+        raise ValueError(f"No case of {source.name!r} that was looked at can be read.")
     if not samples:
         raise ValueError(f"The data set {source.name!r} has no pixel that counts in its masks.")
     stored, by_image, by_tile, labels = map(np.concatenate, zip(*samples, strict=True))
@@ -184,13 +196,16 @@ def fingerprint(
     )
 
 
-def separation(values: np.ndarray, is_class: np.ndarray) -> float:
-    """Return |2 AUC - 1| of values (pixels,) that are to tell a class from the others."""
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of values (pixels,), from 1; equal ones share the mean of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    # Equal values share the mean of their ranks.
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
+def separation(ranks: np.ndarray, is_class: np.ndarray) -> float:
+    """Return |2 AUC - 1| of values with these ranks that are to tell a class from the others."""
     inside = int(is_class.sum())
-    outside = len(values) - inside
+    outside = len(ranks) - inside
     area = (ranks[is_class].sum() - inside * (inside + 1) / 2) / (inside * outside)
     return float(abs(2 * area - 1))
 

@@ -152,7 +152,8 @@ def intensity(found: Fingerprint, *, channel_names: Sequence[str] = ()) -> Reaso
             return [0, 255], f"{told} 0 to 255 becomes 0 to 1 (nnU-Net for 8-bit colours)."
         mean, deviation = found.statistics()
         value = {"mean": _short(mean), "deviation": _short(deviation)}
-        return value, f"{told} Mean and deviation are those of all training images."
+        number = len(found.cases)
+        return value, f"{told} Mean and deviation are those of {number} training images."
     empty = float(np.median([case.box_share for case in found.cases]))
     if empty < MOST_EMPTY:
         return "zscore_nonzero", (
@@ -162,6 +163,7 @@ def intensity(found: Fingerprint, *, channel_names: Sequence[str] = ()) -> Reaso
     return "zscore", (
         "Each image gets mean 0 and standard deviation 1 (nnU-Net). Brightness alone tells classes "
         f"apart by {by_image:.2f} then (0 chance, 1 perfect), as stored by {stored:.2f}."
+        + (_too_few(found) if stored - by_image > WORTH else "")
     )
 
 
@@ -171,9 +173,9 @@ def normalization(found: Fingerprint, batch: int) -> Reasoned:
     kept = max(stored, by_image)
     if kept - by_tile <= WORTH or found.brightness.num_cases < LEAST_CASES:
         return "instance", (
-            "As nnU-Net: each sample alone, so that nothing depends on the batch. Normalising what "
-            f"the network sees alone takes little: brightness tells classes apart by {kept:.2f} "
-            f"before and {by_tile:.2f} after."
+            "As nnU-Net: each sample alone, so that nothing depends on the batch. Brightness tells "
+            f"classes apart by {kept:.2f} before, and by {by_tile:.2f} with each tile normalised "
+            "alone." + (_too_few(found) if kept - by_tile > WORTH else "")
         )
     told = (
         f"Not nnU-Net's instance normalisation, which takes the brightness of a sample away: alone "
@@ -210,9 +212,16 @@ def flips(found: Fingerprint) -> Reasoned:
     )
 
 
-def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned]:
-    """Return nnU-Net's random changes of samples, as far as tfunet has them."""
+def augmentation(
+    patch: Sequence[int], found: Fingerprint, *, stated_flips: Reasoned | None = None
+) -> dict[str, Reasoned]:
+    """Return nnU-Net's random changes of samples, as far as tfunet has them.
+
+    `stated_flips` are the axes that the user names, with the reason.
+    """
     mirrored, why = flips(found)
+    flipping = stated_flips or (mirrored, f"Mirrored along the axes (nnU-Net).{why}")
+    mirrored = flipping[0]
     rank, ratio = len(patch), max(patch) / min(patch)
     turned: dict[str, Any] = {"range": 30, "probability": 0.2}
     turn = "A fifth of the samples, by up to 30 degrees in volumes (nnU-Net)."
@@ -235,7 +244,7 @@ def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned
             "just as the flips that are left out would. nnU-Net has no such rule."
         )
     return {
-        "flips": (mirrored, f"Mirrored along the axes (nnU-Net).{why}"),
+        "flips": flipping,
         "rotation": (turned, turn),
         "scale": (scaled, "A fifth of the samples are shrunk or magnified (nnU-Net)."),
         "noise": (
@@ -257,6 +266,13 @@ def augmentation(patch: Sequence[int], found: Fingerprint) -> dict[str, Reasoned
 def _rounded(sizes: Sequence[int], levels: int) -> tuple[int, ...]:
     factor = 2**levels
     return tuple(-(-int(size) // factor) * factor for size in sizes)
+
+
+def _too_few(found: Fingerprint) -> str:
+    return (
+        f" {found.brightness.num_cases} cases are too few to go by: below {LEAST_CASES}, chance "
+        "may be the reason."
+    )
 
 
 def _of_foreground(found: Fingerprint) -> Mapping[str, list[float]]:

@@ -11,8 +11,10 @@ from typing import Any, final
 
 import numpy as np
 
+from tfunet.config.sections import SplitKeys
 from tfunet.data.defects import DefectsError
 from tfunet.data.discovery.case_folders import masks_reason
+from tfunet.data.discovery.first_normalisation import add_normalisation
 from tfunet.data.discovery.first_training import Machine, add_training
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
@@ -24,6 +26,7 @@ from tfunet.data.doubts import SAME_SPACING, sizes_in_words
 from tfunet.data.formats.container import split_container
 from tfunet.data.layouts.case_files import match_files
 from tfunet.data.layouts.case_table import read_table
+from tfunet.data.layouts.dataset_json import channel_names
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.home import expand_home
@@ -42,6 +45,7 @@ GROUP_COLUMNS = (
     "patient_id",
     "subject_id",
 )
+DESCRIBED = ("msd", "nnunet")
 WIDTH = 98
 
 
@@ -82,6 +86,12 @@ class RunFile:
                 lines.append(f"{_key(key)} = {_toml(value)}")
         return "\n".join(lines) + "\n"
 
+    def channel_names(self) -> tuple[str, ...]:
+        """Return what a dataset.json calls the channels, such as "CT"."""
+        if self.keys["data"][0] not in DESCRIBED:
+            return ()
+        return channel_names(expand_home(str(self.options["root"][0])))
+
     def summary(self) -> str:
         """Return what was found, in a few lines."""
         source = self.source
@@ -118,10 +128,14 @@ def describe_folder(
     """
     run, share = describe_data(root, images=images, masks=masks, labels=labels, progress=progress)
     add_training(run.keys, run.model_options, run.source, share, machine or Machine.here())
-    run.options["intensity"] = (
-        "zscore",
-        "Each image gets mean 0 and standard deviation 1. Where values are absolute, as in CT, "
-        "give [LOW, HIGH] instead. `tfunet auto` looks at the values and chooses.",
+    held_out = run.keys.get("validation_groups", ([], ""))[0]
+    add_normalisation(
+        run.options,
+        run.model_options,
+        run.source,
+        SplitKeys(validation_groups=tuple(held_out)),
+        run.keys["global_batch"][0],
+        channel_names=run.channel_names(),
     )
     return run
 

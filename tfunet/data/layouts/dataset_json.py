@@ -137,6 +137,13 @@ def open_nnunet(
     return source
 
 
+def channel_names(folder: Path) -> tuple[str, ...]:
+    """Return what dataset.json calls the channels, such as "CT"; none where it does not say it."""
+    described = read_json(folder / DESCRIPTION, dict[str, Any]) or {}
+    names = described.get("channel_names") or described.get("modality") or {}
+    return tuple(map(str, names.values())) if isinstance(names, Mapping) else ()
+
+
 def _with_sidecars(folder: Path, ending: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options with the pixel sizes that lie beside TIFF files, as nnU-Net reads them."""
     sidecar = {"file": "imagesTr/{case}.json", "key": "spacing", "order": "array"}
