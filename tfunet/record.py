@@ -482,6 +482,14 @@ def sign(folder: Path, text: str, named: Sequence[str]) -> None:
         write_atomic(folder / SIGNATURE, proof + "\n")
 
 
+def as_recorded(value: Any) -> Any:
+    """Return a value as it is read back from a record; ValueError for one that no record holds."""
+    try:
+        return json.loads(json.dumps(value, default=_plain))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
 def _plain(value: Any) -> Any:
     """Return a NumPy number or array, or a path, as a JSON value."""
     if isinstance(value, Path):
