@@ -44,7 +44,7 @@ COLUMNS = (
 # What tables of scores have of each metric beside its mean.
 SPREAD = ("cases", "sd", "median", "low", "high")
 # The scores of every epoch.
-EVERY_EPOCH = ("dice", "iou", "dataset_dice", "dataset_iou")
+EPOCH_SCORES = ("dice", "iou", "dataset_dice", "dataset_iou")
 PREFIXES = (*PLAIN, TOLERANT, "mae", "dataset")
 # An object can overlap by more than this, as IoU, with one other only.
 LEAST_OVERLAP = 0.5
@@ -100,7 +100,7 @@ def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
 
 def check_score_names(names: Iterable[str], regions: Iterable[str]) -> None:
     """Raise ValueError if two scores of an epoch have one name: "f_cell", and "f" of "cell"."""
-    kinds = dict.fromkeys([*EVERY_EPOCH, *(metric.name for metric in case_metrics(names))])
+    kinds = dict.fromkeys([*EPOCH_SCORES, *(metric.name for metric in case_metrics(names))])
     found = {kind: f"{kind!r}" for kind in kinds}
     for region in regions:
         for kind in kinds:

@@ -146,6 +146,12 @@ class DataSource:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"The name of a data set must be a text, got {self.name!r}.")
+        for name in ("case_ids", "groups", "files", "class_names", "patch"):
+            if isinstance(given := getattr(self, name), str):
+                raise ValueError(
+                    f"The data set {self.name!r} has {name}={given!r}: give a tuple, such as "
+                    f"({given!r},), and not a text."
+                )
         if not self.case_ids:
             raise ValueError(f"The data set {self.name!r} has no cases.")
         if len(set(self.case_ids)) != len(self.case_ids):
