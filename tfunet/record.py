@@ -279,16 +279,36 @@ class RunFolder:
                 read_text(self.path / SIGNATURE),
             )
 
-    def keep_programs(self, config: RunConfig) -> None:
-        """Keep copies of the programs that a configuration names, and hashes in programs.json."""
+    def keep_programs(self, config: RunConfig) -> list[str]:
+        """Keep copies of the programs that a configuration names, and hashes in programs.json.
+
+        A run that goes on keeps those that it began with. Returns a line for each that is another
+        now.
+        """
         contents = named_programs(vars(config))
         found = hashes(vars(config), contents)
-        if found:
-            for file, name in copy_names(contents).items():
-                with writing(self.path / FOLDER):
-                    (self.path / FOLDER).mkdir(exist_ok=True)
-                write_atomic(self.path / FOLDER / name, contents[file])
-            self._write_json("programs.json", found)
+        kept: dict[str, str] = {}
+        if self.has_checkpoint():
+            with contextlib.suppress(RecordError):
+                kept = read_json(self.path / "programs.json", dict[str, str]) or {}
+        names = copy_names({**kept, **contents})
+        for file in contents:
+            if file in kept:
+                continue
+            with writing(self.path / FOLDER):
+                (self.path / FOLDER).mkdir(exist_ok=True)
+            write_atomic(self.path / FOLDER / names[file], contents[file])
+        table = {**kept, **found, **kept}  # The order of the first attempt names the copies.
+        if table or (self.path / "programs.json").exists():
+            self._write_json("programs.json", table)
+        # The weights of a run that goes on are those of its checkpoint.
+        return [
+            f"{file} is another than the one that this run began with"
+            f"{f' (kept: {self.path / FOLDER / names[file]})' if file in contents else ''}. Start "
+            "a new run, or restore the file."
+            for file in kept
+            if found.get(file, kept[file]) != kept[file] and file != config.initial_weights
+        ]
 
     def write_env(self, environment: Mapping[str, Any]) -> None:
         """Write env.json."""
@@ -480,6 +500,14 @@ def sign(folder: Path, text: str, named: Sequence[str]) -> None:
     """Note in a folder that this user made a file in it that names programs."""
     if named and (proof := signature(text, named)) is not None:
         write_atomic(folder / SIGNATURE, proof + "\n")
+
+
+def as_recorded(value: Any) -> Any:
+    """Return a value as it is read back from a record; ValueError for one that no record holds."""
+    try:
+        return json.loads(json.dumps(value, default=_plain))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
 
 
 def _plain(value: Any) -> Any:

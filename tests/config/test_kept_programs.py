@@ -40,11 +40,34 @@ def test_each_file_is_copied_once_with_its_hash(tmp_path, monkeypatch):
         "mynet.py": (tmp_path / files[0]).read_bytes(),
         "mynet-2.py": (tmp_path / files[1]).read_bytes(),
     }
-    # A changed file that goes on in the same folder.
+    # A changed file of a run that begins anew in the same folder.
     (tmp_path / "mynet.py").write_text("# changed\n")
     folder, hashes = kept(tmp_path, model="mynet.py:build")
     assert (folder / "mynet.py").read_text() == "# changed\n"
     assert hashes == {"mynet.py": sha256(tmp_path / "mynet.py")}
+    assert kept(tmp_path)[1] == {}
+
+
+def test_a_run_that_goes_on_keeps_the_programs_that_it_began_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in ("a.py", "b.py", "net.keras"):
+        (tmp_path / file).write_text("first")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/b.py").write_text("later")
+    settings = {"model": "a.py:build", "loss": "b.py:Loss", "initial_weights": "net.keras"}
+    folder, before = kept(tmp_path, **settings)
+    (tmp_path / "run/checkpoint.npz").touch()
+    (tmp_path / "b.py").write_text("changed")
+    (tmp_path / "a.py").unlink()
+    (tmp_path / "net.keras").write_text("of no more use")
+    settings["callbacks"] = ({"name": "other/b.py:Callback"},)
+    (line,) = RunFolder(tmp_path / "run").keep_programs(RunConfig(**settings))
+    assert line.startswith("b.py is another than the one that this run began with")
+    assert f"(kept: {tmp_path}/run/programs/b.py). Start a new run, or" in line
+    copies = {path.name: path.read_text() for path in folder.iterdir()}
+    assert copies == {"a.py": "first", "b.py": "first", "b-2.py": "later"}
+    _, after = kept(tmp_path, **settings)
+    assert after == {**before, "other/b.py": sha256(tmp_path / "other/b.py")}
 
 
 @pytest.mark.parametrize("key", ["model", "initial_weights"])

@@ -86,7 +86,6 @@ def refuse(*_):
     "changed",
     [
         {},
-        {"preparation": {"num_files": 1}},
         {"preparation": {"intensity": "zscore"}, "raw": refuse},
         {"restore": refuse},
         {"restore": lambda index: refuse},

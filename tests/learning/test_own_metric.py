@@ -1,6 +1,7 @@
 """A metric that is a function of the user's own."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from tfunet.config.case_metrics import case_metrics, is_share
 from tfunet.config.monitors import check_monitors
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import programs
+from tfunet.data.source import open_source
+from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, measure
 from tfunet.learning.own_metric import load_own
 
@@ -92,6 +95,43 @@ def test_a_name_of_another_score_is_refused(name):
 def test_two_of_one_name_are_refused():
     with pytest.raises(ValueError, match="two functions 'width'"):
         RunConfig(metrics=("a.py:width", "b.py:width"))
+
+
+@pytest.mark.parametrize("part", ["cases", "sd", "median", "low", "high"])
+def test_a_name_of_the_spread_of_another_is_refused(part):
+    with pytest.raises(ValueError, match=f"function 'f_{part}', .* column 'f_{part}' for 'f'"):
+        RunConfig(metrics=(f"a.py:f_{part}", "b.py:f"))
+    RunConfig(metrics=(f"a.py:f_{part}", "b.py:g"))
+
+
+def test_a_metric_that_is_named_twice_counts_once():
+    names = ("hd95", "a.py:width", "hd95", "a.py:width")
+    assert [metric.name for metric in case_metrics(names)] == ["hd95", "width"]
+
+
+@pytest.mark.parametrize(
+    ("names", "regions", "words"),
+    [
+        (["m.py:f", "m.py:f_cell"], ["cell"], "'f_cell': 'f_cell', and 'f' of the region 'cell'"),
+        (["m.py:f_cell", "m.py:f"], ["cell"], "'f_cell': 'f_cell', and 'f' of the region 'cell'"),
+        (["m.py:f", "m.py:f_a"], ["b", "a_b"], "'f_a_b': 'f_a' of the region 'b', and 'f' of the"),
+        (["m.py:lesion", "lesion_f1"], ["f1"], "'lesion_f1': 'lesion_f1', and 'lesion' of the"),
+        (["m.py:f", "m.py:f_cell"], ["nucleus"], None),
+        (["m.py:f", "dice", "nsd@1mm"], ["cell", "f"], None),
+    ],
+)
+def test_no_two_scores_of_an_epoch_have_one_name(names, regions, words):
+    cells = replace(
+        open_source("cells", {"num_cases": 6, "size": 32}),
+        num_classes=len(regions) + 1,
+        regions={region: (label,) for label, region in enumerate(regions, 1)},
+    )
+    config = RunConfig(metrics=tuple(names), patch=(32, 32))
+    if words is None:
+        open_task(config, lambda *_, **__: cells)
+        return
+    with pytest.raises(ValueError, match=f"two scores of an epoch the name {words}"):
+        open_task(config, lambda *_, **__: cells)
 
 
 def test_it_is_a_program_that_a_record_of_another_user_does_not_run():

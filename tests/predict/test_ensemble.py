@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 
+import tfunet
 from tfunet import exit_codes
 from tfunet.cli import main
 from tfunet.prediction.ensemble import with_mirrors
@@ -168,3 +169,15 @@ def test_a_run_that_is_named_twice_is_refused(local_run, folder, tmp_path):
     options = Options(ensemble=(local_run,))
     with pytest.raises(ValueError, match="named twice"):
         predict(local_run, [str(folder / "scene.tif")], tmp_path, options)
+
+
+def test_one_further_run_may_be_given_as_a_text_or_a_path(local_run, other_run, folder, tmp_path):
+    labels = []
+    for number, further in enumerate(([other_run], str(other_run), other_run)):
+        options = {"ensemble": further, "overlay": False}
+        out = tmp_path / str(number)
+        (path,) = tfunet.predict(local_run, folder / "scene.tif", out, **options)
+        labels.append(tifffile.imread(path).tolist())
+        options["training_cases"] = True
+        assert tfunet.evaluate(local_run, folder, out / "scored", **options).rows
+    assert labels[0] == labels[1] == labels[2]

@@ -17,8 +17,8 @@ def compare(
     build: str | Callable[..., Any],
     data: str | Callable[..., Any],
     *,
-    backends: Sequence[str] = tuple(BACKENDS),
-    num_replicas: Sequence[int] = (1, 2),
+    backends: str | Sequence[str] = tuple(BACKENDS),
+    num_replicas: int | Sequence[int] = (1, 2),
     repeats: int = 3,
     folder: str | Path = "logs/compare",
     **settings: Any,
@@ -42,7 +42,7 @@ def compare(
         "name": Path(folder).name,
         "repeats": repeats,
         "base": {**settings, "model": _name(build), "data": _name(data)},
-        "grid": {"backend": list(backends), "num_replicas": list(num_replicas)},
+        "grid": {"backend": _list(backends), "num_replicas": _list(num_replicas)},
     }
     code = run_sweep(study_from_dict(table), folder, refuses=True)
     if code == exit_codes.INTERRUPTED:
@@ -53,6 +53,10 @@ def compare(
         raise RuntimeError(f"The comparison in {folder} was ended. The same call goes on.")
     print(lines_of(summary_table(Path(folder))))
     return write_report(Path(folder))
+
+
+def _list(given: Any) -> list[Any]:
+    return [given] if isinstance(given, str | int) else list(given)
 
 
 def _name(given: str | Callable[..., Any]) -> str:

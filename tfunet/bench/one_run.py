@@ -221,7 +221,12 @@ def _by_name(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_run(run: str | Path, options: Mapping[str, Any]) -> None:
-    check_run(Path(run), options.get("weights"), map(Path, options.get("ensemble") or ()))
+    check_run(Path(run), options.get("weights"), _runs(options.get("ensemble")))
+
+
+def _runs(given: str | Path | Sequence[str | Path] | None) -> tuple[Path, ...]:
+    """Return the folders of further runs, of which there may be one, or none."""
+    return tuple(map(Path, [given] if isinstance(given, str | Path) else given or ()))
 
 
 def _options(kind: type["Options"], given: Mapping[str, Any]) -> "Options":
@@ -231,7 +236,7 @@ def _options(kind: type["Options"], given: Mapping[str, Any]) -> "Options":
         check_known("option", name, names)
     values: dict[str, Any]
     values = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
-    values["ensemble"] = tuple(Path(run) for run in given.get("ensemble") or ())
+    values["ensemble"] = _runs(given.get("ensemble"))
     return kind(**values)
 
 

@@ -41,6 +41,10 @@ COLUMNS = (
     *("loss", "Dice"),
     *("true_positive", "false_positive", "false_negative"),
 )
+# What tables of scores have of each metric beside its mean.
+SPREAD = ("cases", "sd", "median", "low", "high")
+# The scores of every epoch.
+EPOCH_SCORES = ("dice", "iou", "dataset_dice", "dataset_iou")
 PREFIXES = (*PLAIN, TOLERANT, "mae", "dataset")
 # An object can overlap by more than this, as IoU, with one other only.
 LEAST_OVERLAP = 0.5
@@ -78,13 +82,35 @@ def case_metrics(names: Iterable[str]) -> tuple[CaseMetric, ...]:
     Raises ValueError for a tolerance that is missing or wrong, and for a function of the user's own
     whose name is that of another score.
     """
-    metrics = tuple(metric for name in names if (metric := _metric(name)) is not None)
-    own = [metric.name for metric in metrics if metric.kind == OWN]
-    if twice := [name for name in own if own.count(name) > 1]:
+    different = dict.fromkeys(names)
+    metrics = tuple(metric for name in different if (metric := _metric(name)) is not None)
+    columns = [metric.name for metric in metrics]
+    if twice := [name for name in columns if columns.count(name) > 1]:
         raise ValueError(
             f"metrics names two functions {twice[0]!r}, and each has a column. Rename one."
         )
+    of_spread = {f"{name}_{part}": name for name in columns for part in SPREAD}
+    if taken := [name for name in columns if name in of_spread]:
+        raise ValueError(
+            f"metrics names the function {taken[0]!r}, and tables of scores have a column "
+            f"{taken[0]!r} for {of_spread[taken[0]]!r}. Rename one."
+        )
     return metrics
+
+
+def check_score_names(names: Iterable[str], regions: Iterable[str]) -> None:
+    """Raise ValueError if two scores of an epoch have one name: "f_cell", and "f" of "cell"."""
+    kinds = dict.fromkeys([*EPOCH_SCORES, *(metric.name for metric in case_metrics(names))])
+    found = {kind: f"{kind!r}" for kind in kinds}
+    for region in regions:
+        for kind in kinds:
+            name, words = f"{kind}_{region}", f"{kind!r} of the region {region!r}"
+            if name in found:
+                raise ValueError(
+                    f"metrics gives two scores of an epoch the name {name!r}: {found[name]}, and "
+                    f"{words}. Rename a function of your own, or the region."
+                )
+            found[name] = words
 
 
 def own_metrics(names: Iterable[str]) -> list[str]:

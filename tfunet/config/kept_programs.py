@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def hashes(settings: Mapping[str, Any], contents: Mapping[str, bytes]) -> dict[s
     return found
 
 
-def copy_names(files: Mapping[str, bytes]) -> dict[str, str]:
+def copy_names(files: Iterable[str]) -> dict[str, str]:
     """Return a name of its own for the copy of each file: its name, numbered if it is taken."""
     names: dict[str, str] = {}
     for file in files:

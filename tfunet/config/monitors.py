@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.config.case_metrics import (
+    EPOCH_SCORES,
     INSTANCE_DIFFERENCE,
     OWN,
     PLAIN,
@@ -86,7 +87,7 @@ def _scores(
     metrics: Iterable[str], regions: Sequence[str], targets: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the names of what Keras callbacks see after an epoch, but for metrics of Keras."""
-    kinds = ["mae"] if targets else ["dice", "iou", *OF_DATASET]
+    kinds = ["mae"] if targets else [*EPOCH_SCORES]
     kinds += [metric.name for metric in case_metrics(metrics)]
     parts = ("", *(f"_{name}" for name in targets or regions))
     scores = dict.fromkeys(f"val_{kind}{part}" for kind in kinds for part in parts)

@@ -25,19 +25,26 @@ OF_MANY_TYPES = ("profile_batch",)
 def check_option_types(
     kind: str, name: str, options: Mapping[str, Any], types: Mapping[str, str]
 ) -> None:
-    """Raise ValueError for an option that is not of its type, which is written as an annotation."""
+    """Raise ValueError for an option that is not of its type, which is written as an annotation.
+
+    Messages name the `kind` and `name` of what has the options; for "", the option alone.
+    """
     for option, value in options.items():
         if option not in types:
             continue
         annotation = ast.parse(types[option], mode="eval").body
         if _fits(annotation, value):
             continue
-        where = f"{KEYS[kind]}.{option}" if kind in KEYS else f"{option} of the {kind} {name!r}"
+        where = f"{KEYS[kind]}.{option}" if kind in KEYS else option
+        if kind not in KEYS and kind:
+            where = f"{option} of the {kind} {name!r}"
         words = " or ".join(dict.fromkeys(_words(annotation)))
         # On a command line, "0.5,2.0" is a text.
         hint = ""
-        if isinstance(value, str) and "a list of" in words and "a text" not in words:
-            hint = " Write a list in brackets: [1, 2], on a command line '[1, 2]'."
+        is_list = "a list of" in words and "tables" not in words
+        if isinstance(value, str) and is_list and "a text" not in words:
+            example = '["a", "b"]' if "texts" in words else "[1, 2]"
+            hint = f" Write a list in brackets: {example}, on a command line '{example}'."
         raise ValueError(f"{where} must be {words}, got {value!r:.80}.{hint}")
 
 
@@ -142,11 +149,14 @@ def _words(annotation: ast.expr) -> list[str]:
         return [*_words(annotation.left), *_words(annotation.right)]
     if isinstance(annotation, ast.Subscript):
         if ast.unparse(annotation.value) in TABLES:
-            return ["a table, { key = value }"]
+            of_value = annotation.slice.elts[1] if isinstance(annotation.slice, ast.Tuple) else None
+            words = [] if of_value is None else _words(of_value)
+            return [f"a table, {{ key = {' or '.join(words) or 'value'} }}"]
         inner = annotation.slice
         inner = inner.elts[0] if isinstance(inner, ast.Tuple) else inner
         if isinstance(inner, ast.Subscript):
-            return ["a list of lists"]
+            is_table = ast.unparse(inner.value) in TABLES
+            return ["a list of tables" if is_table else "a list of lists"]
         entries = [
             SEVERAL[name]
             for name in map(str.strip, ast.unparse(inner).split("|"))

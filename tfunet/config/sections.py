@@ -6,11 +6,13 @@ Imports no TensorFlow.
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from inspect import formatannotation
 from typing import Any
 
 from tfunet.config.augmentation import read_augmentation
-from tfunet.config.case_metrics import case_metrics
+from tfunet.config.case_metrics import EPOCH_SCORES, case_metrics
+from tfunet.config.option_types import check_option_types
 from tfunet.config.refs import check_known
 
 OUTPUTS = ("classes", "regions")
@@ -20,9 +22,10 @@ RATE_SCHEDULES = ("cosine", "polynomial")
 SCHEDULES = ("gpipe", "1f1b", "v")
 BATCH_NORMS = ("micro_batch", "deferred")
 TRACKERS = ("mlflow", "wandb")
-EPOCH_SCORES = ("dice", "iou", "dataset_dice", "dataset_iou")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
+# Types of keys that any text fits.
+TEXTS = (str, str | None)
 # What NumPy takes.
 MOST_SEED = 2**32 - 1
 
@@ -49,6 +52,11 @@ class Section:
     """Runs the checks of a section, or of all sections that a class inherits."""
 
     def __post_init__(self) -> None:
+        for key in fields(self):
+            value = getattr(self, key.name)
+            if isinstance(value, str) and value != key.default and key.type not in TEXTS:
+                types = {key.name: formatannotation(key.type)}
+                check_option_types("", "", {key.name: value}, types)
         for section in reversed(type(self).__mro__):
             check = vars(section).get("_check")
             if check is not None:

@@ -14,7 +14,11 @@ from tfunet.data import DATASETS
 from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
+from tfunet.data.formats.units import METRES
+from tfunet.data.preparation_options import check_preparation
 from tfunet.files.home import expand_home
+from tfunet.files.typed import typed
+from tfunet.record import as_recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +146,12 @@ class DataSource:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"The name of a data set must be a text, got {self.name!r}.")
+        for name in ("case_ids", "groups", "files", "class_names", "patch"):
+            if isinstance(given := getattr(self, name), str):
+                raise ValueError(
+                    f"The data set {self.name!r} has {name}={given!r}: give a tuple, such as "
+                    f"({given!r},), and not a text."
+                )
         if not self.case_ids:
             raise ValueError(f"The data set {self.name!r} has no cases.")
         if len(set(self.case_ids)) != len(self.case_ids):
@@ -178,6 +188,14 @@ class DataSource:
                 raise ValueError(
                     f"Region {region!r} has labels {labels}; allowed: 1..{self.num_classes - 1}."
                 )
+        if self.preparation is not None:
+            try:
+                check_preparation(self.preparation, len(self.patch), self.channels)
+            except ValueError as error:
+                raise ValueError(
+                    f"The preparation of the data set {self.name!r} cannot be used: {error}"
+                ) from error
+        self._check_optional()
 
     def read_case(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the image and the mask of a case.
@@ -214,6 +232,37 @@ class DataSource:
                     f"The target {target!r} of the data set {self.name!r} must have a finite "
                     f"number for each of the {len(self.case_ids)} cases, got {len(values)} values."
                 )
+
+    def _check_optional(self) -> None:
+        """Raise ValueError for what would be noticed only when it is used, long after."""
+        for name in ("files", "spacings", "shapes"):
+            given = len(getattr(self, name))
+            if given not in (0, len(self.case_ids)):
+                raise ValueError(
+                    f"The data set {self.name!r} has {len(self.case_ids)} cases and {given} "
+                    f"{name}: give one for each case, or none."
+                )
+        for name in ("spacings", "shapes"):
+            for sizes in getattr(self, name):
+                if sizes is not None and len(sizes) != len(self.patch):
+                    raise ValueError(
+                        f"The data set {self.name!r} has {name} such as {sizes}, and "
+                        f"patch={self.patch}: give a number for each axis."
+                    )
+        if self.unit and self.unit not in METRES:
+            raise ValueError(
+                f"The data set {self.name!r} has unit={self.unit!r}. Known: {', '.join(METRES)}."
+            )
+        try:
+            num_labels = len(typed(as_recorded(self.mask_values), list[list[int | str]]))
+        except ValueError:
+            num_labels = -1
+        if num_labels not in (0, self.num_classes):
+            raise ValueError(
+                f"The data set {self.name!r} has mask_values={self.mask_values!r}. Give the values "
+                f"of each of the {self.num_classes} labels, the background first, such as "
+                "((0,), (255,)), or none."
+            )
 
     def paths(self) -> tuple[str, ...]:
         """Return the path of each case's file, the same however the data are described."""

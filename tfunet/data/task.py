@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
+from tfunet.config.case_metrics import check_score_names
 from tfunet.config.monitors import check_monitors
 from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache, cache_folder
@@ -59,7 +60,7 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
 
     Raises DefectsError for one with defects, unless the configuration skips them, and ValueError
     for a patch with other dimensions than the images, for a split or tiling that does not fit the
-    patch, and for keys that need masks where the data set has none.
+    patch, for two scores of one name, and for keys that need masks where the data set has none.
     """
     source = opened(config.data, config.data_options, skip_bad=config.skips_bad)
     if source.targets and config.foreground_share:
@@ -74,6 +75,7 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
         )
     if config.has_regions:
         _check_regions(config, source)
+    check_score_names(config.metrics, source.regions)
     check_monitors(
         config,
         source.regions,

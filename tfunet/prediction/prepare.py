@@ -6,36 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import psutil
 
 from tfunet.data.formats.units import converted
 from tfunet.data.lazy_image import LazyImage, joined, open_image, resized
+from tfunet.data.preparation_options import read_preparation, sizes_along
 from tfunet.data.preprocess import (
     Intensity,
     Statistics,
-    check_intensity,
     normalise,
     resampled_shape,
     statistics_for,
 )
-from tfunet.files.typed import FieldError, Positive, typed
 from tfunet.process.terminal import counted
-
-
-class RecordedPreparation(TypedDict):
-    """What data.json holds of a Preparation."""
-
-    num_files: NotRequired[Positive]
-    intensity: Any
-    grey: NotRequired[bool]
-    axes: NotRequired[str | None]
-    alpha: NotRequired[str | None]
-    fill: NotRequired[float | None]
-    pixel_size: NotRequired[Any]
-    target_pixel_size: NotRequired[Any]
-    unit: NotRequired[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +83,13 @@ class Preparation:
         if self.target_pixel_size is None:
             return image
         sizes = self._sizes(image, files[0])
-        target = _each(self.target_pixel_size, len(image.shape))
+        target = sizes_along(self.target_pixel_size, len(image.shape))
         shape = resampled_shape(image.shape, sizes, target)
         return replace(resized(image, shape, self.fill), spacing=target)
 
     def _sizes(self, image: LazyImage, file: Path) -> tuple[float, ...]:
         if self.pixel_size is not None:
-            return _each(self.pixel_size, len(image.shape))
+            return sizes_along(self.pixel_size, len(image.shape))
         if image.spacing is None:
             raise ValueError(
                 f"{file}: this run resampled its images to pixels of {self.target_pixel_size}, "
@@ -139,11 +124,9 @@ def preparation(
     prepared = Preparation()
     if recorded is not None:
         try:
-            typed(recorded, RecordedPreparation)
-        except FieldError as error:
+            prepared = Preparation(**read_preparation(recorded))
+        except ValueError as error:
             raise ValueError(f"The preparation in data.json cannot be used: {error}") from error
-        intensity = check_intensity(recorded["intensity"])
-        prepared = Preparation(**{**recorded, "intensity": intensity})
     if pixel_size is None:
         return prepared
     if prepared.target_pixel_size is None:
@@ -165,13 +148,3 @@ def _warn(file: Path, said: set[str], what: str) -> None:
     if what not in said:
         said.add(what)
         print(f"warning: {file}: {what}", file=sys.stderr, flush=True)
-
-
-def _each(sizes: Any, num_axes: int) -> tuple[float, ...]:
-    each = tuple(sizes) if isinstance(sizes, list | tuple) else (sizes,) * num_axes
-    if len(each) != num_axes or not all(0 < float(size) < math.inf for size in each):
-        raise ValueError(
-            f"Got pixel size {sizes!r}. Allowed: a positive number, or one for each of {num_axes} "
-            "axes."
-        )
-    return tuple(map(float, each))

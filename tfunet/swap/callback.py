@@ -110,7 +110,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         disk_size: str | int | None = None,
         compression: str | None = None,
         threshold_bytes: int = MIB,
-        allowed: Sequence[Way] = WAYS,
+        allowed: Way | Sequence[Way] = WAYS,
         margin: float | None = None,
         strategy: Strategy | None = None,
         plan: Plan | None = None,
@@ -143,14 +143,15 @@ class LargeModelSupport(keras.callbacks.Callback):
             serialization=serialization,
             serialization_by_size=serialization_by_size,
         )
-        if strategy is not None and (rule.is_given or tuple(allowed) != WAYS):
+        ways = (allowed,) if isinstance(allowed, str) else tuple(allowed)
+        if strategy is not None and (rule.is_given or ways != WAYS):
             raise ValueError(
                 "strategy decides about each tensor; allowed, swapout_threshold and the like are "
                 "options of other strategies. Leave them out beside strategy."
             )
-        planner = Planner(tuple(allowed))
+        planner = Planner(ways)
         self.strategy: Strategy = strategy or (rule if rule.is_given else planner)
-        self.strategy.check(plan=plan, allowed=allowed, compression=compression)
+        self.strategy.check(plan=plan, allowed=ways, compression=compression)
         self.budget = budget
         self.compression = compression
         self.margin = margin

@@ -66,7 +66,7 @@ from tfunet.training.held import EveryVariable, Held
 from tfunet.training.loss import make_loss, outputs_of, shared_weights
 from tfunet.training.tiling import Tiles, check_metrics, check_model, look_at_network
 from tfunet.training.train_step import look_at_step
-from tfunet.training.trained_on import contents, contents_changed, training_files
+from tfunet.training.trained_on import contents, first_contents, training_files
 from tfunet.training.whole_cases import WholeCases
 
 if TYPE_CHECKING:
@@ -144,7 +144,8 @@ def start(
         folder.create()
         folder.write_config(config)
         folder.write_env(environment())
-        folder.keep_programs(config)
+        for line in folder.keep_programs(config):
+            print(lines_of(f"warning: {line}"), flush=True)
     has_gpus = bool(tf.config.list_logical_devices("GPU"))
     check_cap(config.cpu_memory, os.environ, on_gpu=has_gpus)
     join_regions(config.swap)
@@ -306,7 +307,9 @@ def open_data(attempt: Attempt) -> RunData:
         if topology.is_chief and (line := seen_before(config, source, split.validation)):
             attempt.say(line)
     if topology.is_chief:
-        if checkpoint.exists(folder) and contents_changed(folder, cases, split):
+        before = first_contents(folder) if checkpoint.exists(folder) else None
+        now = contents(cases, split)
+        if before not in (None, now):
             attempt.say(
                 "warning: images or masks are others than those that this run began with. Start a "
                 "new run, or restore their files."
@@ -322,7 +325,7 @@ def open_data(attempt: Attempt) -> RunData:
                 **({"regions": source.regions} if config.has_regions else {}),
                 "label_names": list(source.label_names().values()),
                 "training_files": training_files(source, split),
-                "contents": contents(cases, split),
+                "contents": before or now,
                 **({KEY: weights} if weights else {}),
                 "mask_values": source.mask_values,
             }

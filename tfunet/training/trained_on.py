@@ -19,13 +19,12 @@ def contents(cases: CachedCases, split: Split) -> str:
     return digest.hexdigest()
 
 
-def contents_changed(folder: RunFolder, cases: CachedCases, split: Split) -> bool:
-    """Whether an earlier attempt in this folder recorded other images or labels."""
+def first_contents(folder: RunFolder) -> str | None:
+    """Return the hash that a run recorded when it began; None where none can be read."""
     try:
-        before = (folder.read_data() or {}).get("contents")
+        return (folder.read_data() or {}).get("contents")
     except RecordError:
-        return False
-    return before not in (None, contents(cases, split))
+        return None
 
 
 def training_files(source: DataSource, split: Split) -> list[str]:

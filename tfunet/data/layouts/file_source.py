@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
-from tfunet.data.image_files import ALPHA, content_files, read_image
+from tfunet.data.image_files import content_files, read_image
 from tfunet.data.layouts.case_files import Case, cases_without_group
 from tfunet.data.layouts.header_checks import CaseHeaders, axes_by_mask, read_headers
 from tfunet.data.layouts.intensity_checks import IntensityChecks
@@ -27,6 +27,7 @@ from tfunet.data.layouts.unlike_headers import (
 )
 from tfunet.data.lazy_image import LazyImage, cuts, joined, open_image, resized
 from tfunet.data.no_data import IGNORED
+from tfunet.data.preparation_options import check_alpha_and_fill, check_axes
 from tfunet.data.preprocess import (
     PREPROCESS_VERSION,
     Intensity,
@@ -98,9 +99,9 @@ def open_files(
     name = name or root.resolve().name
     region_labels = named_regions(regions, labels.names)
     scale = check_intensity(intensity)
-    _check_axes(axes)
+    check_axes(axes)
     axes = axes or axes_by_mask(root, listing.cases)
-    _check_alpha_and_fill(alpha, fill)
+    check_alpha_and_fill(alpha, fill)
     headers, defects = read_headers(
         root, listing.cases, grey=grey, axes=axes, alpha=alpha, compare_sizes=sizes.from_headers
     )
@@ -417,27 +418,6 @@ def _checked(image: LazyImage, checks: IntensityChecks) -> LazyImage:
         return pixels
 
     return replace(image, read=read)
-
-
-def _check_axes(axes: str | None) -> None:
-    if axes is not None and (
-        not {"y", "x"} <= set(axes) <= set("zyxc") or len(set(axes)) < len(axes)
-    ):
-        raise ValueError(
-            f"axes={axes!r}; allowed: y and x, with z for planes and c for channels, each once, "
-            "in the order of the files' arrays, such as 'cyx'."
-        )
-
-
-def _check_alpha_and_fill(alpha: str | None, fill: float | None) -> None:
-    if alpha is not None and alpha not in ALPHA:
-        raise ValueError(
-            f"alpha={alpha!r}; allowed: 'drop' leaves this channel out, 'keep' makes it a channel "
-            "of the image, 'mask' takes pixels where it is 0 as without data."
-        )
-    is_number = isinstance(fill, int | float) and not isinstance(fill, bool)
-    if fill is not None and not (is_number and math.isfinite(fill)):
-        raise ValueError(f"fill={fill!r}; allowed: the number that pixels without data become.")
 
 
 def _patch(patch: Sequence[int] | None, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
