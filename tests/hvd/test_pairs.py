@@ -17,7 +17,13 @@ def test_processes_exchange_in_pairs_until_the_first_is_lost():
     started = [
         subprocess.Popen(
             [sys.executable, Path(__file__).parent / "in_pairs.py", str(index), *addresses],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+            # After a loss, one may wait for another that has not ended: not for long.
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "CUDA_VISIBLE_DEVICES": "",
+                "HOROVOD_GLOO_TIMEOUT_SECONDS": "30",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -11,6 +11,7 @@ from horovod.runner.common.util.hosts import SlotInfo
 from paths import ROOT
 
 from hvd.rendezvous import Rendezvous, is_of_this_user
+from tfunet.bench.launch.processes_to_start import free_ports
 
 NOBODY = 65534
 ASK = """
@@ -117,7 +118,7 @@ def test_a_strangers_connection_by_a_port_that_is_also_ours_gets_no_answer(store
 
 @pytest.mark.multiprocess
 def test_the_store_is_closed_once_all_are_connected():
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     started = [
         subprocess.Popen(
             [sys.executable, "-c", MEET, str(index), *addresses],
