@@ -137,7 +137,8 @@ packages:
 	if [ "$${CI:-}" ] && [ $$left_out ]; then exit 2; fi
 
 # Two workers: of the tests that start processes, each takes whole files (tests/conftest.py), after
-# the fast tests, so that a failure is seen early.
+# the fast tests, so that a failure is seen early. Slow tests of one process come last: any worker
+# takes them, and none waits long for the other.
 # What fails is run once more: of 7,000 tests, many with processes, one may fail by chance. Its
 # first failure is printed at the end.
 AGAIN := --reruns 1

@@ -26,6 +26,7 @@ from tfunet.config.refs import check_known
 
 CONTROLLERS = ("gloo", "mpi")
 COMPRESSIONS = {"none": horovod.Compression.none, "fp16": horovod.Compression.fp16}
+# How much later than the first a process may come.
 RENDEZVOUS_SECONDS = 60.0
 # Fields of a SlotInfo that Horovod reads from the environment.
 SLOT_FIELDS = ["hostname", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
@@ -284,6 +285,10 @@ def _gloo_environment(
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(host),
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        # By default 30 seconds.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": os.environ.get(
+            "HOROVOD_GLOO_TIMEOUT_SECONDS", f"{RENDEZVOUS_SECONDS:.0f}"
+        ),
     }
     interface = _interface_of(addresses[slot.rank].rsplit(":", 1)[0])
     if interface:

@@ -29,19 +29,21 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, signal.default_int_handler if is_interrupt else lambda *_: None)
 
 _states = {}  # Of generators of random numbers that are global in a module of tests.
-LATE = ("slow", "multiprocess", "slurm", "gpu")
+# After the fast tests. The longest group first, and at the end tests that any worker takes: with a
+# long group last, one worker would be at work and the other have nothing to do.
+LATE = ("gpu", "slurm", "multiprocess", "slow")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items):
     def rank(item):
-        return max(
+        return min(
             (LATE.index(mark.name) + 1 for mark in item.iter_markers() if mark.name in LATE),
             default=0,
         )
 
     for item in items:
-        if rank(item) > LATE.index("slow") + 1:
+        if 0 < rank(item) <= LATE.index("multiprocess") + 1:
             # What a file's tests have trained, and one SLURM, serve all of them: on one worker.
             shared = item.path.parent if item.path.parent.name == "slurm" else item.path
             item.add_marker(pytest.mark.xdist_group(str(shared.relative_to(item.config.rootpath))))

@@ -59,22 +59,21 @@ def test_the_tiles_of_a_process_that_dies_are_shared_out_anew(whole, contract_fo
 
 
 def test_tiles_pass_through_the_stages_of_pipelines_with_parts_of_them(whole, contract_folder):
-    """Killed, and gone on with each tile in two parts, on eight devices."""
+    """Killed on two devices, and gone on with each tile in two parts, on eight."""
     settings = {
         "backend": "multiworker",
         "tiling": [2, 2],
-        "num_replicas": 2,
         "micro_batches": 3,
         **STAGES,
         **SETTINGS,
     }
     folder = contract_folder / "staged-tiles"
-    killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "3"}, **settings)
-    checks.ended_at_once(killed, 3)
-    tiled = runs.train(folder, split=[2, 1], **settings)
+    killed = runs.train(folder, environment={"TFUNET_TEST_KILL": "1"}, **settings)
+    checks.ended_at_once(killed, 1)
+    tiled = runs.train(folder, num_replicas=2, split=[2, 1], **settings)
     same(tiled, whole)
     checks.same_network(tiled, whole, has_tiles=True)
-    assert "Going on from step 4 of 7" in tiled.output
+    assert "Going on from step 4 of 7, now with num_replicas=2" in tiled.output
     assert "Split: each tile over 2 devices of each stage (2 x 1)." in tiled.output
     pipeline = tiled.result["pipeline"]
     assert len(pipeline["stage_seconds"]) == tiled.result["process_count"] == 8

@@ -11,6 +11,7 @@ from horovod.runner.common.util.hosts import SlotInfo
 from paths import ROOT
 
 from hvd.rendezvous import Rendezvous, is_of_this_user
+from tfunet.bench.launch.processes_to_start import free_ports
 
 NOBODY = 65534
 ASK = """
@@ -31,7 +32,7 @@ except (ConnectionError, http.client.HTTPException):
     print("no answer")
 """
 MEET = """
-import socket, sys
+import os, socket, sys
 import numpy as np
 from hvd.backend import HorovodBackend
 from tfunet.backend import Launch
@@ -46,6 +47,7 @@ host, port = addresses[0].split(":")
 with socket.socket() as stranger:
     print("open" if stranger.connect_ex((host, int(port))) == 0 else "closed")
 print(total)
+print(os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"])
 backend.stop()
 """
 
@@ -116,7 +118,7 @@ def test_a_strangers_connection_by_a_port_that_is_also_ours_gets_no_answer(store
 
 @pytest.mark.multiprocess
 def test_the_store_is_closed_once_all_are_connected():
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     started = [
         subprocess.Popen(
             [sys.executable, "-c", MEET, str(index), *addresses],
@@ -128,7 +130,8 @@ def test_the_store_is_closed_once_all_are_connected():
     ]
     try:
         assert [process.communicate(timeout=300)[0].split() for process in started] == [
-            ["closed", "2.0"]
+            # Gloo waits for others as long as we do.
+            ["closed", "2.0", "60"]
         ] * 2
     finally:
         for process in started:

@@ -12,6 +12,7 @@ from supervised import (
 )
 
 from tfunet.backend import num_processes
+from tfunet.bench.launch import processes_to_start
 from tfunet.bench.launch.processes_to_start import child_environment, free_ports, plan_processes
 from tfunet.config.run import RunConfig
 
@@ -143,5 +144,19 @@ os.kill(os.getpid(), 9)
             again.bind(("127.0.0.1", port))
 
 
-def test_ports_differ():
-    assert len(set(free_ports(50))) == 50
+def test_ports_differ_and_are_none_that_the_system_gives_meanwhile():
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not set(ports) & set(range(first, last + 1))
+    assert free_ports(50) != ports  # A run that starts at the same time has others.
+
+
+def test_a_port_in_use_is_not_given(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        used = server.getsockname()[1]
+        monkeypatch.setattr(processes_to_start, "FIRST_PORT", used)
+        monkeypatch.setattr(processes_to_start, "LAST_PORT", used)
+        monkeypatch.setattr(processes_to_start, "EPHEMERAL_PORTS", Path("/nowhere"))
+        (port,) = free_ports(1)
+    assert port != used

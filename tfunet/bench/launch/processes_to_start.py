@@ -3,16 +3,22 @@
 import contextlib
 import dataclasses
 import json
+import random
 import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tfunet.backend import Launch, check_shares, num_processes
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import core_variables, share_cores
 from tfunet.machine.environment import DEFAULTS
+
+FIRST_PORT, LAST_PORT = 10000, 65535
+# Of Linux: the first and the last port that the system gives by itself.
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,35 @@ def fewer(config: RunConfig) -> RunConfig | None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different free ports of this machine."""
+    """Return different free ports of this machine.
+
+    A port is opened seconds later, when its process has started. So it is none of those that the
+    system gives by itself meanwhile, to whoever asks for any port.
+    """
+    ephemeral = _ephemeral_ports()
+    others = [port for port in range(FIRST_PORT, LAST_PORT + 1) if port not in ephemeral]
+    # Not the numbers of `random`, which a program may seed: its runs would take the same ports.
+    chosen = random.SystemRandom().sample(others, len(others))
+    ports: list[int] = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for port_socket in sockets:
-            port_socket.bind(("127.0.0.1", 0))
-        return [port_socket.getsockname()[1] for port_socket in sockets]
+        # 0 is any port, where all others are taken.
+        for port in (*chosen, *[0] * count):
+            if len(ports) == count:
+                break
+            port_socket = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                port_socket.bind(("127.0.0.1", port))
+                ports.append(port_socket.getsockname()[1])
+    return ports
+
+
+def _ephemeral_ports() -> range:
+    """Return the ports that the system gives by itself; none where it does not say which."""
+    try:
+        first, last = map(int, EPHEMERAL_PORTS.read_text().split())
+    except OSError:
+        return range(0)
+    return range(first, last + 1)
 
 
 def child_environment(plan: ProcessPlan, inherited: Mapping[str, str]) -> dict[str, str]:
