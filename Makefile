@@ -25,7 +25,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off --no-input --no-d
 
 help:
 	echo "make demo       compare native TensorFlow with Horovod on this machine, and write a report"
-	echo "make test       every check: format, lint, types, tests"
+	echo "make test       every check: format, lint, types, the site of the docs, tests"
 	echo "make contract   what every backend, and large-model support, owe on each TensorFlow"
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
 	echo "make site       the docs as a site, in build/site; a broken link is an error"
@@ -143,7 +143,7 @@ packages:
 # first failure is printed at the end.
 AGAIN := --reruns 1
 
-test: packages lint
+test: packages lint site
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
 	    $(AGAIN) $(PYTEST_ARGS)
 
@@ -175,7 +175,8 @@ check-engines: engines
 	$(BIN)/python benchmarks/engines.py --stand-in --samples 200
 	$(BIN)/python benchmarks/engines.py --samples 6
 
-# The docs as HTML. Apart, because its packages are no one else's. -W: warnings are errors.
+# The docs as HTML. In an environment of its own, because its packages are no one else's. -W: a
+# warning, such as that of a link to a file or heading that is not there, is an error.
 SITE := .venv/site
 site: env
 	stamp=$$(sha256sum <constraints/site.hashes)

@@ -1,8 +1,9 @@
 """The site of the docs: every page is in its contents, and its tools are pinned.
 
-`make site` builds it, with warnings as errors; that takes an environment of its own.
+`make site`, a part of `make test`, builds it in an environment of its own, with warnings as errors.
 """
 
+import re
 import runpy
 
 from paths import ROOT
@@ -29,3 +30,10 @@ def test_contents_are_added_to_the_first_page_and_links_to_folders_taken_out():
     read(None, "README", source)
     assert "\ndocs/install\n" in source[0]
     assert "\nlogs/reference/README\n" in source[0]
+
+
+def test_the_suite_builds_the_site_with_warnings_as_errors():
+    makefile = (ROOT / "Makefile").read_text()
+    assert "site" in re.search(r"^test: (.*)$", makefile, re.MULTILINE)[1].split()
+    site = re.search(r"^site: env\n((?:[\t#].*\n)+)", makefile, re.MULTILINE)[1]
+    assert " -m sphinx -W " in site

@@ -97,9 +97,8 @@ def uncounted() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is not None:
-            forget_peak()
-            _kept["peak"] = before[1]
+        forget_peak()
+        _kept["peak"] = 0 if before is None else before[1]
 
 
 @contextlib.contextmanager

@@ -49,7 +49,8 @@ def join_regions(budget: str | float | None = None) -> int:
     """
     cap = device.cpu_cap()
     if cap is not None:
-        return _join_regions("CPU:0", cap)
+        with device.uncounted():  # The rest of the memory is no need of the run.
+            return _join_regions("CPU:0", cap)
     if budget is None or not device.has_regions():
         return 0
     limit = min(in_bytes(budget), device.device_bytes() or 0)
