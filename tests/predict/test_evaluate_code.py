@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tfunet import exit_codes
@@ -11,6 +12,7 @@ from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.data.source import made_by, open_source
 from tfunet.loop import run
+from tfunet.prediction.code_images import write_image
 from tfunet.prediction.evaluate import opened
 from tfunet.prediction.network import load_network
 from tfunet.record import RunFolder
@@ -124,3 +126,10 @@ def test_a_label_to_ignore_is_none_of_the_others(tmp_path):
     cells = open_source("cells", {"num_cases": 4, "size": 32})
     with pytest.raises(ValueError, match="ignored=1, which is one of its 2 labels"):
         replace(cells, ignored=1)
+
+
+def test_a_volume_of_one_plane_is_refused_by_its_name(tmp_path):
+    with pytest.raises(ValueError, match=r"case 3 is a volume of one plane \(1, 8, 9\), which"):
+        write_image(np.zeros((1, 8, 9, 2), np.float32), tmp_path, "case 3")
+    for shape in ((2, 8, 9, 1), (1, 9, 1)):
+        assert write_image(np.zeros(shape, np.float32), tmp_path, "case 4").exists()
