@@ -83,11 +83,14 @@ def help_of_keys() -> str:
 
 
 def to_config(namespace: Namespace, texts: Mapping[str, str]) -> RunConfig:
-    """Return the configuration that a parsed namespace stands for; `texts` are those of TEXTS."""
+    """Return the configuration that a parsed namespace stands for; `texts` are as written."""
     values = namespace.as_dict()
     for key, text in texts.items():
-        if not isinstance(values["data_options"].get(key, ""), str | list | dict):
-            values["data_options"][key] = text
+        *outer, last = key.split(".")
+        table = functools.reduce(lambda its, name: its[name], outer, values["data_options"])
+        read = table.get(last, "")
+        if read == {} or not isinstance(read, str | list | dict):
+            table[last] = text
     # The record holds the whole description of the data, even if its file changes later.
     values["data"], values["data_options"] = described(values["data"], values["data_options"])
     return RunConfig(**{key: _tuples(values[key]) for key in KEYS if key in values})
@@ -132,8 +135,9 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     for word, value in itertools.zip_longest(arguments, arguments[1:], fillvalue=""):
         flag, is_whole, text = word.partition("=")
         key = flag.removeprefix("--data_options.")
-        if key != flag and key in TEXTS:
-            texts[key] = text if is_whole else value
+        text = text if is_whole else value
+        if key != flag and _stays(key, text):
+            texts[key] = text
     namespace = _parser().parse_args(list(arguments))
     config = to_config(namespace, texts)
     description = [Path(namespace.data)] if namespace.data.endswith(".toml") else []
@@ -209,7 +213,15 @@ def _texts(table: Mapping[str, Any]) -> dict[str, str]:
     options = table.get("data_options")
     if not isinstance(options, Mapping):
         return {}
-    return {key: options[key] for key in TEXTS if isinstance(options.get(key), str)}
+    return {key: text for key, text in options.items() if _stays(key, text)}
+
+
+def _stays(key: str, text: Any) -> bool:
+    """Whether an option of a data set is a text, whatever the parser takes it for.
+
+    A colour (#000000) would be a comment, and so an empty table.
+    """
+    return isinstance(text, str) and (key in TEXTS or text.startswith("#"))
 
 
 @functools.cache

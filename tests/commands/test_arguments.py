@@ -197,6 +197,16 @@ def test_what_names_files_stays_a_text(text, tmp_path):
     assert config.data_options["root"] == "other"
 
 
+def test_a_colour_is_no_comment(tmp_path):
+    options = {"classes": {"cell": "#ff0000"}, "ignore_label": "#000000"}
+    assert arguments.from_dict({"data": "folder", "data_options": options}).data_options == options
+    words = ["--data_options.ignore_label", "#000000", "--data_options.classes.cell", "#ff0000"]
+    assert arguments.parse(words).data_options == options
+    assert (
+        arguments.parse(["--data_options.ignore_label", "255"]).data_options["ignore_label"] == 255
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
