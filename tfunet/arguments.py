@@ -1,5 +1,6 @@
 """Reads a RunConfig from a command line, a TOML file or a mapping. Imports no TensorFlow."""
 
+import copy
 import functools
 import itertools
 import json
@@ -102,7 +103,8 @@ def from_dict(values: Mapping[str, Any]) -> RunConfig:
     Raises ValueError for an unknown key (with the near match) and for a value of the wrong type.
     """
     _check_table(values)
-    return to_config(_parser().parse_object(dict(values)), _texts(values))
+    # The parser changes the tables that it is given.
+    return to_config(_parser().parse_object(copy.deepcopy(dict(values))), _texts(values))
 
 
 def of_study(settings: Mapping[str, Any]) -> RunConfig:
