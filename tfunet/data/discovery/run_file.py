@@ -14,7 +14,7 @@ import numpy as np
 from tfunet.config.sections import SplitKeys
 from tfunet.data.defects import DefectsError
 from tfunet.data.discovery.case_folders import masks_reason
-from tfunet.data.discovery.first_normalisation import add_normalisation
+from tfunet.data.discovery.first_measured import add_measured
 from tfunet.data.discovery.first_training import Machine, add_training
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import label_options
@@ -129,7 +129,8 @@ def describe_folder(
     run, share = describe_data(root, images=images, masks=masks, labels=labels, progress=progress)
     add_training(run.keys, run.model_options, run.source, share, machine or Machine.here())
     held_out = run.keys.get("validation_groups", ([], ""))[0]
-    add_normalisation(
+    add_measured(
+        run.keys,
         run.options,
         run.model_options,
         run.source,

@@ -1,4 +1,4 @@
-"""How to normalise for a first look at data, measured on some training cases.
+"""How to normalise and mirror for a first look at data, measured on some training cases.
 
 Imports no TensorFlow.
 """
@@ -23,7 +23,8 @@ MOST_SECONDS = 10.0
 MORE = "`tfunet auto` reads all training images."
 
 
-def add_normalisation(
+def add_measured(
+    keys: dict[str, tuple[Any, str]],
     options: dict[str, tuple[Any, str]],
     model_options: dict[str, tuple[Any, str]],
     source: DataSource,
@@ -34,7 +35,7 @@ def add_normalisation(
     numbers: int = MOST_NUMBERS,
     seconds: float = MOST_SECONDS,
 ) -> None:
-    """Add the intensity of images and the network's normalization to (value, reason).
+    """Add the intensity of images, the network's normalization and flips to (value, reason).
 
     They are what `plan_rules` says of an evenly spread sample of the training cases. Their images
     hold at most so many `numbers`, and after so many `seconds` no other case is read.
@@ -53,10 +54,14 @@ def add_normalisation(
         return
     number = len(found.cases)
     seen = f"Seen in {number} of {counted(len(train), 'training case')}. {MORE}"
-    for table, key, (value, reason) in (
+    measured = [
         (options, "intensity", plan_rules.intensity(found, channel_names=channel_names)),
         (model_options, "normalization", plan_rules.normalization(found, batch)),
-    ):
+    ]
+    axes, why = plan_rules.flips(found)
+    if axes is not True:
+        measured.append((keys, "augmentation", ({"flips": axes}, f"Mirrored samples.{why}")))
+    for table, key, (value, reason) in measured:
         table[key] = (value, reason if number == len(train) else f"{reason} {seen}")
 
 

@@ -10,7 +10,7 @@ from init_folders import RNG, begun, save, square
 from tfunet.config.sections import SplitKeys
 from tfunet.data.discovery import plan_rules
 from tfunet.data.discovery.fingerprint import fingerprint
-from tfunet.data.discovery.first_normalisation import add_normalisation
+from tfunet.data.discovery.first_measured import add_measured
 from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.split import split_of
 
@@ -61,7 +61,7 @@ def test_of_many_cases_some_training_cases_are_read(tmp_path):
     for index in set(range(30)) - set(train):
         (tmp_path / run.source.files[index]).write_bytes(b"II*\0")
     options, model_options = {}, {}
-    add_normalisation(options, model_options, run.source, SplitKeys(), 8)
+    add_measured({}, options, model_options, run.source, SplitKeys(), 8)
     assert options["intensity"][1] == reasons[0]
 
 
@@ -76,7 +76,7 @@ def test_of_many_cases_some_training_cases_are_read(tmp_path):
 def test_what_would_take_long_is_not_read(limits, intensity, words, tmp_path):
     source = describe_folder(str(write_aerial(tmp_path, 12))).source
     options, model_options = {}, {}
-    add_normalisation(options, model_options, source, SplitKeys(), 8, **limits)
+    add_measured({}, options, model_options, source, SplitKeys(), 8, **limits)
     value, reason = options["intensity"]
     assert value == intensity
     assert words in reason
@@ -91,7 +91,7 @@ def test_a_case_that_cannot_be_read_is_left_to_the_check(tmp_path):
         file = tmp_path / run.source.files[index]
         file.write_bytes(file.read_bytes()[:-1000])
     options, model_options = {}, {}
-    add_normalisation(options, model_options, run.source, SplitKeys(), 8)
+    add_measured({}, options, model_options, run.source, SplitKeys(), 8)
     assert "Seen in 8 of 10 training cases." in options["intensity"][1]
     assert options["intensity"][0] == [0, 255]
 
@@ -119,3 +119,19 @@ def test_ct_is_clipped_and_few_cases_are_too_few(tmp_path):
     assert values == ["zscore", "instance"]
     for reason in reasons:
         assert reason.endswith("5 cases are too few to go by: below 8, chance may be the reason.")
+
+
+def test_flips_leave_out_the_axis_along_which_classes_lie_in_one_order(tmp_path):
+    dice = np.random.default_rng(0)
+    for number in range(15):
+        mask = np.zeros((32, 32), np.uint8)
+        for rows, value in ((slice(2, 8), 1), (slice(20, 28), 2)):  # Sky above the road.
+            first = dice.integers(0, 20)
+            mask[rows, first : first + 9] = value
+        noise = dice.integers(0, 50, mask.shape)
+        save(tmp_path / f"images/{number}.png", (mask * 90 + noise).astype(np.uint8))
+        save(tmp_path / f"masks/{number}.png", mask)
+    run = describe_folder(tmp_path)
+    flips, reason = run.keys["augmentation"]
+    assert flips == {"flips": [1]}
+    assert "class_1 and 2 class_2 along axis 0" in reason
