@@ -11,12 +11,14 @@ from tfunet.config.run import RunConfig
 from tfunet.performance.layer_costs import layer_times
 from tfunet.process.watchdog import nobody_asks
 from tfunet.training.afterwards import measure
+from tfunet.training.attempt import start
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.epochs import Trainer
+from tfunet.training.network import build
 from tfunet.training.own_faults import own_faults
 from tfunet.training.progress import resume
 from tfunet.training.result import write_result
-from tfunet.training.setup import build, open_data, start
+from tfunet.training.run_data import open_data
 from tfunet.training.shown_cases import keep_shown_cases
 from tfunet.training.stages import build_in_stages
 

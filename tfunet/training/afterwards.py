@@ -20,8 +20,8 @@ from tfunet.machine.device import device_bytes, own_gpus, peak_of, used_bytes
 from tfunet.parallel.network import Groups
 from tfunet.swap.report.measured import Measured
 from tfunet.training import input_bound
+from tfunet.training.attempt import Attempt
 from tfunet.training.epochs import Trainer
-from tfunet.training.setup import Attempt
 from tfunet.training.staged_network import StagedNetwork
 from tfunet.training.step import Step
 from tfunet.training.step_memory import NO_ACCOUNT, step_memory

@@ -12,7 +12,7 @@ from tfunet.config.refs import call, resolve
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.profiling import Profile
 from tfunet.training import checkpoint
-from tfunet.training.setup import Attempt
+from tfunet.training.attempt import Attempt
 
 # They write files, so only the chief may have them.
 WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint")

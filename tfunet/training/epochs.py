@@ -15,6 +15,7 @@ from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.learning import optimizers
 from tfunet.machine.energy import RunEnergy
 from tfunet.training import checkpoint, state
+from tfunet.training.attempt import Attempt
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.checks import (
     dropped_samples,
@@ -25,9 +26,10 @@ from tfunet.training.checks import (
 )
 from tfunet.training.evaluation import Evaluation, Scores
 from tfunet.training.logbook import Logbook
+from tfunet.training.network import Network
 from tfunet.training.progress import Resumed
 from tfunet.training.rounds import Rounds
-from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.run_data import RunData
 from tfunet.training.step import Steps
 from tfunet.training.whole_cases import WholeCases
 

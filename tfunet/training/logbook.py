@@ -16,10 +16,12 @@ from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
 from tfunet.record import epoch_columns
+from tfunet.training.attempt import Attempt
 from tfunet.training.earlier_first_step import earlier_first_step
 from tfunet.training.evaluation import Scores
+from tfunet.training.network import Network
 from tfunet.training.progress import Progress, Resumed
-from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.run_data import RunData
 from tfunet.training.trackers import Trackers
 
 # Steps whose median says how long those take that are left.

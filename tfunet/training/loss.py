@@ -17,7 +17,7 @@ from tfunet.learning.region_loss import RegionLoss
 from tfunet.training import checkpoint
 
 if TYPE_CHECKING:
-    from tfunet.training.setup import Attempt
+    from tfunet.training.attempt import Attempt
 
 
 def make_loss(task: Task, weights: Sequence[float]) -> keras.Loss:

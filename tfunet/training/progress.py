@@ -8,7 +8,8 @@ import numpy as np
 
 from tfunet.machine.energy import NOTHING_YET
 from tfunet.training import checkpoint
-from tfunet.training.setup import Attempt, Network
+from tfunet.training.attempt import Attempt
+from tfunet.training.network import Network
 
 
 @dataclass

@@ -17,7 +17,9 @@ from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
 from tfunet.process.watchdog import nobody_asks
 from tfunet.single_device import SingleDevice
-from tfunet.training.setup import build, open_data, start
+from tfunet.training.attempt import start
+from tfunet.training.network import build
+from tfunet.training.run_data import open_data
 from tfunet.training.step import Steps
 
 # A loss that is this many times the lowest one has left the range.

@@ -12,9 +12,9 @@ from tfunet.swap.report.measured import Measured
 from tfunet.timing.warm_up import steady_seconds
 from tfunet.training import saving
 from tfunet.training.afterwards import Measurements
+from tfunet.training.attempt import Attempt
 from tfunet.training.epochs import Trainer
 from tfunet.training.input_bound import share
-from tfunet.training.setup import Attempt
 
 
 def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from tfunet.population.pairing import partner
 from tfunet.population.turn import Turn, mates, num_places
 from tfunet.record import MEETINGS
 from tfunet.training import state
+from tfunet.training.attempt import Attempt
+from tfunet.training.network import Network
 from tfunet.training.progress import Progress
-from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.run_data import RunData
 
 POLL_SECONDS = 0.1
 

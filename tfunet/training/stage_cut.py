@@ -29,7 +29,7 @@ from tfunet.pipeline.stage_memory import stage_memory
 from tfunet.pipeline.statistics import check_deferrable
 from tfunet.pipeline.step import StagedStep
 from tfunet.training import checkpoint
-from tfunet.training.setup import Attempt
+from tfunet.training.attempt import Attempt
 
 # TensorFlow's allocator gives out larger blocks than it is asked for: 14 % were measured.
 ALLOCATOR_LOSS = 0.15

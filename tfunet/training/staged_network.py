@@ -24,8 +24,8 @@ from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.process.full_memory import OF_STAGE
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
+from tfunet.training.attempt import Attempt
 from tfunet.training.local_stage import LocalStage
-from tfunet.training.setup import Attempt
 from tfunet.training.stage_cut import Cut
 from tfunet.training.stage_forecast import forecast_bytes
 from tfunet.training.stage_variables import Owned

@@ -40,17 +40,12 @@ from tfunet.pipeline.schedules import homes
 from tfunet.record import MODEL, WEIGHTS
 from tfunet.swap.arena.device_memory import in_bytes
 from tfunet.training import preflight, saving
+from tfunet.training.attempt import Attempt
 from tfunet.training.compiled_model import batch_metrics, compile_model
 from tfunet.training.local_stage import LocalStage
 from tfunet.training.loss import make_loss, outputs_of
-from tfunet.training.setup import (
-    Attempt,
-    Network,
-    RunData,
-    check_can_ignore,
-    on_devices,
-    split_network,
-)
+from tfunet.training.network import Network, check_can_ignore, on_devices, split_network
+from tfunet.training.run_data import RunData
 from tfunet.training.stage_cut import check_graph, check_own_methods, find_cut
 from tfunet.training.stage_variables import Elsewhere, Owned, num_slots, own_variables
 from tfunet.training.staged_network import StagedNetwork

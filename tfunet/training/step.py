@@ -16,7 +16,9 @@ from tfunet.learning.averaging import Averaging
 from tfunet.parallel.network import SplitNetwork
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
-from tfunet.training.setup import Attempt, Network, RunData
+from tfunet.training.attempt import Attempt
+from tfunet.training.network import Network
+from tfunet.training.run_data import RunData
 from tfunet.training.staged_tiles import StagedTiles
 from tfunet.training.tile_step import TileStep, TileWork, WholeNetwork
 from tfunet.training.train_step import check_logs

@@ -1,0 +1,244 @@
+"""The network of a run, looked at before its first step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import keras
+import tensorflow as tf
+
+from tfunet.backend import Backend
+from tfunet.config.case_metrics import keras_metrics
+from tfunet.config.run import RunConfig
+from tfunet.data.pipeline import truth_of
+from tfunet.learning.averaging import Averaging, Switch
+from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.slow_statistics import slow_statistics
+from tfunet.parallel.exchange import ExchangeSwitch
+from tfunet.parallel.feed import own_part
+from tfunet.parallel.losses import split_loss, split_metrics
+from tfunet.parallel.mesh import part_bounds
+from tfunet.parallel.network import Groups, SplitNetwork
+from tfunet.record import MODEL, WEIGHTS
+from tfunet.training import preflight, saving
+from tfunet.training.attempt import Attempt
+from tfunet.training.compiled_model import compiled_model, make_metrics
+from tfunet.training.held import EveryVariable, Held
+from tfunet.training.loss import make_loss, outputs_of
+from tfunet.training.run_data import RunData
+from tfunet.training.tiling import check_metrics, check_model
+from tfunet.training.train_step import look_at_step
+
+if TYPE_CHECKING:
+    from tfunet.training.staged_network import StagedNetwork
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The compiled model of a run.
+
+    Args:
+        file: Name of the file that the chief keeps it in.
+        average: Averages its gradients over replicas.
+        groups: The devices that share samples; None where samples are whole.
+        averaging: How its optimizers use that.
+        split: Runs it on parts of samples; None where samples are whole.
+        stages: Runs it stage by stage; None where each process has the whole network.
+        held: What this process has of its variables.
+        weights: What must be the same in all replicas: its variables, and those of other networks
+            that its train_step trains. Those of this process.
+        variables: All that a step changes: the model's variables, its optimizer's, and what else
+            its train_step uses. Those of this process, in the order of a checkpoint.
+        encoder: The layer that keeps its weights in the first epochs; None if all layers learn.
+    """
+
+    model: keras.Model
+    loss: keras.Loss
+    file: str
+    average: Switch
+    groups: Groups | None
+    averaging: Averaging
+    split: SplitNetwork | None
+    held: Held
+    preflight: preflight.Preflight
+    weights: Sequence[Any]
+    variables: Sequence[Any]
+    stages: "StagedNetwork | None" = None
+    encoder: Any = None
+
+    def own_part(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return what this device works on of a batch that it was fed; called on the device."""
+        if self.split is None:
+            return batch
+        return own_part(batch, self.split.group(), self.split.bounds)
+
+    def evaluate(
+        self, batch: dict[str, tf.Tensor], use: Callable[..., Any], others: Callable[[], Any]
+    ) -> Any:
+        """Return what `use(batch, output)` makes of a batch, or of each micro-batch one after the
+        other, and what `others` makes where another stage has the output. Called on the device.
+        """
+        if self.stages is not None:
+            return self.stages.evaluate(batch, use, others)
+        return use(batch, self.model(batch["image"], training=False))
+
+
+def build(attempt: Attempt, data: RunData) -> Network:
+    """Make, compile and check the model of a run.
+
+    Raises ValueError for a model that would train wrongly.
+    """
+    config, backend, topology = attempt.config, attempt.backend, attempt.topology
+    loss = make_loss(data.task, data.class_weights)
+    # XLA compiles the step as a whole: its parts cannot be timed.
+    is_noted = not config.xla and topology.num_replicas > 1
+    average = Switch(backend.average, attempt.note if is_noted else None)
+    with backend.scope():
+        model = compiled_model(
+            data.task,
+            loss,
+            num_replicas=config.num_replicas,
+            steps_per_epoch=data.steps_per_epoch,
+            metrics=keras_metrics(config.metrics),
+            image_shape=data.input_shape,
+            initial_weights=attempt.initial_weights,
+            say=attempt.say,
+        )
+    if data.tiles is not None:
+        check_model(model)
+    groups, split = split_network(attempt, data, model)
+    if split is not None:
+        split.install()
+        if data.tiles is None:  # Their parts add up.
+            split_loss(loss, split)
+    ignored = data.task.source.ignored
+    if ignored is not None:
+        check_can_ignore(config, model)
+        ignore_in_loss(loss, ignored, of_regions=config.has_regions)
+    batch = data.first_windows()
+    truth = truth_of(batch)
+    checked = preflight.inspect(
+        model,
+        loss,
+        image=batch["image"].numpy()[:1],
+        truth=truth.numpy()[:1],
+        outputs=outputs_of(data.task),
+        targets=tuple(data.task.source.targets),
+        support=attempt.support,
+        run=None if split is None else on_devices(backend, split),
+    )
+    if split is not None:
+        attempt.say(split.summary())
+    with backend.scope():
+        make_metrics(model, batch["image"], truth, config.metrics)
+    used = look_at_step(
+        model,
+        backend,
+        image=(config.replica_samples // config.accumulation, *batch["image"].shape[1:]),
+        truth=tf.TensorSpec(truth.shape[1:], truth.dtype),
+        accumulation=config.accumulation,
+        num_replicas=topology.num_replicas,
+    )
+    file = saving.file_of(model, attempt.folder) if topology.is_chief else MODEL
+    if file == WEIGHTS:
+        attempt.say(
+            f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
+            "one of its classes has no get_config."
+        )
+    if slow := slow_statistics(model, data.last_step):
+        attempt.say(slow)
+    metrics = model._compile_metrics.metrics if model._compile_metrics else ()
+    if split is not None:
+        split_metrics(metrics, split)
+    if data.tiles is not None:
+        check_metrics(metrics)
+    weights = [*model.variables, *used.trained]
+    variables = [*model.variables, *model.optimizer.variables, *used.trained, *used.others]
+    return Network(
+        model=model,
+        loss=loss,
+        file=file,
+        average=average,
+        groups=groups,
+        averaging=Averaging(
+            average=average,
+            accumulation=config.accumulation,
+            optimizers=used.optimizers,
+            is_alone=topology.num_replicas == 1,
+        ),
+        split=split,
+        held=EveryVariable(backend, topology, model, variables),
+        preflight=checked,
+        weights=weights,
+        variables=variables,
+        encoder=_encoder(config, model),
+    )
+
+
+def _encoder(config: RunConfig, model: keras.Model) -> Any:
+    """Return the layer that is frozen in the first epochs; ValueError if the model has none."""
+    if not config.encoder_frozen_epochs:
+        return None
+    for layer in model.layers:
+        if layer.name == "encoder":
+            return layer
+    raise ValueError(
+        f"encoder_frozen_epochs={config.encoder_frozen_epochs} needs a layer named 'encoder', and "
+        f"the model {config.model!r} has none. Give model_options.encoder, or name the layer of "
+        "your own model so."
+    )
+
+
+def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
+    """Raise ValueError for what would count pixels that are to count for nothing."""
+    of_batches = keras_metrics(config.metrics)  # Those of whole cases leave these pixels out.
+    counting = f"metrics={of_batches}" if of_batches else None
+    if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
+        counting = "a train_step of the model's own"
+    if counting:
+        raise ValueError(
+            f"With fill or ignore_label, some pixels count neither in the loss nor in scores, but "
+            f"{counting} would count them. Leave one of the two out, or replace these pixels in "
+            "the files."
+        )
+
+
+def on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tensor]:
+    """Return the function that looks at a model's whole output, computed on all devices."""
+
+    def run(forward: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor) -> tf.Tensor:
+        def on_device() -> tf.Tensor:
+            group = split.group()
+            part = own_part({"image": image}, group, split.bounds)["image"]
+            return split.whole_output(forward(part), group)
+
+        return backend.run(on_device)[0]
+
+    return run
+
+
+def split_network(
+    attempt: Attempt, data: RunData, model: keras.Model
+) -> tuple[Groups | None, SplitNetwork | None]:
+    """Return what runs a model on parts of samples, and what exchanges; None if they are whole.
+
+    Raises ValueError for a split that does not fit the samples, and for a backend that cannot
+    exchange.
+    """
+    mesh, backend = attempt.mesh, attempt.backend
+    if not mesh.is_split:
+        return None, None
+    exchange = getattr(backend, "exchange", None)
+    if exchange is None:
+        raise ValueError(
+            f"The backend {attempt.config.backend!r} has no method `exchange`, which split needs. "
+            "Leave out split, or choose mirrored, multiworker or horovod."
+        )
+    switch = ExchangeSwitch(exchange, attempt.note)
+    groups = Groups(mesh, attempt.topology.local_replicas, switch)
+    bounds = part_bounds(data.input_shape[:-1], mesh.split)
+    unit = "sample" if data.tiles is None else "tile"
+    return groups, SplitNetwork(
+        model=model, mesh=mesh, bounds=bounds, group=groups.current, unit=unit
+    )
