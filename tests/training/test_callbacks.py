@@ -3,6 +3,10 @@
 import keras
 import pytest
 
+from tfunet.arguments import from_dict
+from tfunet.backend import Launch
+from tfunet.loop import run
+from tfunet.single_device import SingleDevice
 from tfunet.training.callbacks import changed, restore_state, state_of
 
 
@@ -51,3 +55,24 @@ def test_settings_are_those_of_the_new_attempt():
     again = keeping("/after")
     restore_state(again, state)
     assert (again.filepath, again.best) == ("/after/best.keras", 0.7)
+
+
+def test_an_epoch_without_evaluation_is_no_reason_to_warn(tmp_path, recwarn):
+    names = ("ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau")
+    callbacks = [{"name": name, "monitor": "val_dice", "mode": "max"} for name in names]
+    callbacks[0] |= {"save_best_only": True, "filepath": "{folder}/best.keras"}
+    config = from_dict(
+        {
+            "data": "cells",
+            "data_options": {"num_cases": 4, "size": 32},
+            "model_options": {"filters": 2, "levels": 1},
+            "global_batch": 3,
+            "epochs": 2,
+            "evaluate_every": 2,
+            "callbacks": callbacks,
+            "cache_dir": str(tmp_path / "cache"),
+        }
+    )
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    assert (tmp_path / "run/best.keras").exists()
+    assert [str(each.message) for each in recwarn if "available" in str(each.message)] == []

@@ -2,6 +2,7 @@
 
 import collections
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, final
@@ -32,6 +33,9 @@ from tfunet.training.rounds import Rounds
 from tfunet.training.run_data import RunData
 from tfunet.training.step import Steps
 from tfunet.training.whole_cases import WholeCases
+
+# What Keras's callbacks say of a metric that an epoch does not have.
+NO_SCORE = r"(?s).*\bavailable"
 
 
 @final
@@ -374,7 +378,11 @@ class Trainer:
     def record(self, epoch: Epoch, scores: Scores | None) -> None:
         """Tell callbacks and the record what an epoch brought."""
         self.attempt.begin(f"callbacks after epoch {epoch.index + 1}")
-        self._keras_callbacks.on_epoch_end(epoch.index, self.progress.logs)
+        with warnings.catch_warnings():
+            if scores is None:
+                # Callbacks that wait for a score of the validation cases say so in Keras.
+                warnings.filterwarnings("ignore", message=NO_SCORE)
+            self._keras_callbacks.on_epoch_end(epoch.index, self.progress.logs)
         self.logbook.write_epoch(
             epoch.index + 1, scores, epoch.training_seconds, epoch.evaluation_seconds
         )
