@@ -79,6 +79,8 @@ MORE_DATA = {
     "contents": str | None,
     "class_weights": list[Amount] | None,
     "mask_values": list[list[int | str]] | None,
+    "pixel_sizes": list[list[float]] | None,
+    "pixel_unit": str | None,
 }
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")

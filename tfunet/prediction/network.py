@@ -45,6 +45,9 @@ class Network:
         names: Names of the labels from 1; empty in the record of an earlier version.
         mask_values: The values of each label in the masks of the training, background first; empty
             where they are not known.
+        pixel_sizes: The least and the largest of its training images along each axis; empty where
+            they are not known.
+        pixel_unit: That of `pixel_sizes`.
     """
 
     config: RunConfig
@@ -56,6 +59,8 @@ class Network:
     preparation: Mapping[str, Any] | None
     names: tuple[str, ...] = ()
     mask_values: tuple[tuple[int | str, ...], ...] = ()
+    pixel_sizes: tuple[tuple[float, ...], ...] = ()
+    pixel_unit: str = ""
 
     def label_names(self) -> dict[int, str]:
         """Return a name for each label; its number where the run did not record one."""
@@ -187,6 +192,8 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
         preparation=data["preparation"],
         names=tuple(data.get("label_names") or ()),
         mask_values=tuple(map(tuple, data.get("mask_values", _values_in(run.config)))),
+        pixel_sizes=tuple(map(tuple, data.get("pixel_sizes") or ())),
+        pixel_unit=data.get("pixel_unit") or "",
     )
 
 

@@ -41,6 +41,7 @@ from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.prediction.mask_values import LABELS, VALUES, MaskValues, check_holds, mask_values
 from tfunet.prediction.network import Facts, Forward, Network
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_overlay
+from tfunet.prediction.pixel_sizes import other_sizes
 from tfunet.prediction.prepare import Preparation, check_memory
 from tfunet.prediction.raster import RawFile, raster_of
 from tfunet.process.terminal import counted, lines_of
@@ -173,12 +174,16 @@ def predict(
     )
     facts = joint_facts(members) if options.tiles == "halo" else None
     window, halo = _window(members, options, facts)
-    jobs, shapes = _fit(jobs, members, written, advice, skip_bad=skip_bad)
-    tilings = [_tiling(shape, window, halo, facts) for shape in shapes]
+    jobs, headers = _fit(jobs, members, written, advice, skip_bad=skip_bad)
+    tilings = [_tiling(tuple(each.shape), window, halo, facts) for each in headers]
     forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
     # Fails before anything is written if a network does not take the window.
     forward_of(tilings[0].window)
-    for line in _warnings(members, options, facts, halo, is_prepared=is_prepared):
+    warnings = _warnings(members, options, facts, halo, is_prepared=is_prepared)
+    sized = [(job.name, each.spacing, each.unit) for job, each in zip(jobs, headers, strict=True)]
+    for line in filter(
+        None, [*warnings, other_sizes(network.pixel_sizes, network.pixel_unit, sized)]
+    ):
         print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -232,12 +237,12 @@ def _fit(
     advice: str,
     *,
     skip_bad: bool,
-) -> tuple[list[Job], list[tuple[int, ...]]]:
-    """Return the jobs whose images can be predicted, with the shapes of these images.
+) -> tuple[list[Job], list[LazyImage]]:
+    """Return the jobs whose images can be predicted, with these images.
 
     Raises ValueError for all others, unless `skip_bad`; then a warning names them.
     """
-    fit, shapes, defects = [], [], []
+    fit, images, defects = [], [], []
     for job in jobs:
         try:
             for member in members:
@@ -254,14 +259,14 @@ def _fit(
             defects.append(Defect(file=file, what=what, case_id=job.name))
             continue
         fit.append(job)
-        shapes.append(tuple(image.shape))
+        images.append(image)
     lines = lines_by_cause(defects, most=None)
     if defects and not (skip_bad and fit):
         what = f"{len(defects)} of {len(jobs)} images cannot be predicted:"
         raise ValueError("\n".join([what, *(f"  {line}" for line in lines)]) + advice * bool(fit))
     for line in lines:
         print(lines_of(f"warning: left out: {line}"), file=sys.stderr, flush=True)
-    return fit, shapes
+    return fit, images
 
 
 def _without_unit(prepare: Preparation) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.own_metric import load_own
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.population.shares import share_of
+from tfunet.prediction.pixel_sizes import trained_sizes
 from tfunet.prediction.trained_cases import seen_before
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
@@ -196,6 +197,8 @@ def open_data(attempt: Attempt) -> RunData:
                 "contents": before or now,
                 **({KEY: weights} if weights else {}),
                 "mask_values": source.mask_values,
+                "pixel_sizes": trained_sizes(source, split.train),
+                "pixel_unit": source.unit,
             }
         )
     whole_cases = _whole_cases(attempt, task, cases, split)
