@@ -77,7 +77,10 @@ def test_true_is_a_range_that_is_allowed(name):
         ({"rotation": {"axes": [0]}}, "takes 2 or more different axes"),
         ({"rotation": {"axes": [0, 0]}}, "takes 2 or more different axes"),
         ({"rotation90": [1]}, "takes 2 or more different axes"),
-        ({"flips": [0, 3]}, r"numbers from 0 \(the first of the image\) to 2; got \[0, 3\]"),
+        (
+            {"flips": [0, 3]},
+            r"numbers from 0 \(the first of the image\) to 1 in 2D, 2 in 3D; got \[0, 3\]",
+        ),
         ({"flips": 1}, "takes axes as a list"),
         ({"flips": []}, "takes 1 or more different axes"),
         ({"flips": [True]}, "takes axes as a list"),
