@@ -124,8 +124,9 @@ def _settings_stay():
     yield
     if keras:
         keras.config.set_dtype_policy(policy)
-        # TensorFlow has no public name for it.
-        sys.modules["tensorflow.python.framework.config"].disable_op_determinism()
+    # TensorFlow has no public name for it.
+    if settings_of_ops := sys.modules.get("tensorflow.python.framework.config"):
+        settings_of_ops.disable_op_determinism()
 
 
 @pytest.fixture(autouse=True)
