@@ -84,16 +84,27 @@ class Network:
         return use(batch, self.model(batch["image"], training=False))
 
 
-def build(attempt: Attempt, data: RunData) -> Network:
-    """Make, compile and check the model of a run.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """The compiled model of a run, which has not been looked at yet; see `Network`."""
 
-    Raises ValueError for a model that would train wrongly.
+    model: keras.Model
+    loss: keras.Loss
+    average: Switch
+    groups: Groups | None
+    split: SplitNetwork | None
+
+
+def assemble(attempt: Attempt, data: RunData) -> Assembled:
+    """Make and compile the model of a run; with split it runs on parts of samples.
+
+    Raises ValueError for a model that tiles or split do not suit.
     """
-    config, backend, topology = attempt.config, attempt.backend, attempt.topology
+    config, backend = attempt.config, attempt.backend
     loss = make_loss(data.task, data.class_weights)
     # XLA compiles the step as a whole: its parts cannot be timed.
-    is_noted = not config.xla and topology.num_replicas > 1
-    average = Switch(backend.average, attempt.note if is_noted else None)
+    is_noted = not config.xla and attempt.topology.num_replicas > 1
     with backend.scope():
         model = compiled_model(
             data.task,
@@ -116,6 +127,22 @@ def build(attempt: Attempt, data: RunData) -> Network:
     if ignored is not None:
         check_can_ignore(config, model)
         ignore_in_loss(loss, ignored, of_regions=config.has_regions)
+    return Assembled(
+        model=model,
+        loss=loss,
+        average=Switch(backend.average, attempt.note if is_noted else None),
+        groups=groups,
+        split=split,
+    )
+
+
+def build(attempt: Attempt, data: RunData) -> Network:
+    """Make, compile and check the model of a run.
+
+    Raises ValueError for a model that would train wrongly.
+    """
+    made = assemble(attempt, data)
+    model, loss, split = made.model, made.loss, made.split
     batch = data.first_windows()
     truth = truth_of(batch)
     checked = preflight.inspect(
@@ -126,10 +153,33 @@ def build(attempt: Attempt, data: RunData) -> Network:
         outputs=outputs_of(data.task),
         targets=tuple(data.task.source.targets),
         support=attempt.support,
-        run=None if split is None else on_devices(backend, split),
+        run=None if split is None else on_devices(attempt.backend, split),
     )
     if split is not None:
         attempt.say(split.summary())
+    file = saving.file_of(model, attempt.folder) if attempt.topology.is_chief else MODEL
+    if file == WEIGHTS:
+        attempt.say(
+            f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
+            "one of its classes has no get_config."
+        )
+    if slow := slow_statistics(model, data.last_step):
+        attempt.say(slow)
+    return completed(attempt, data, made, batch, checked=checked, file=file)
+
+
+def completed(
+    attempt: Attempt,
+    data: RunData,
+    made: Assembled,
+    batch: dict[str, tf.Tensor],
+    *,
+    checked: preflight.Preflight,
+    file: str,
+) -> Network:
+    """Return the network with all that a step changes; `batch` has whole windows."""
+    config, backend, topology = attempt.config, attempt.backend, attempt.topology
+    model, split, truth = made.model, made.split, truth_of(batch)
     with backend.scope():
         make_metrics(model, batch["image"], truth, config.metrics)
     used = look_at_step(
@@ -140,14 +190,6 @@ def build(attempt: Attempt, data: RunData) -> Network:
         accumulation=config.accumulation,
         num_replicas=topology.num_replicas,
     )
-    file = saving.file_of(model, attempt.folder) if topology.is_chief else MODEL
-    if file == WEIGHTS:
-        attempt.say(
-            f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
-            "one of its classes has no get_config."
-        )
-    if slow := slow_statistics(model, data.last_step):
-        attempt.say(slow)
     metrics = model._compile_metrics.metrics if model._compile_metrics else ()
     if split is not None:
         split_metrics(metrics, split)
@@ -157,12 +199,12 @@ def build(attempt: Attempt, data: RunData) -> Network:
     variables = [*model.variables, *model.optimizer.variables, *used.trained, *used.others]
     return Network(
         model=model,
-        loss=loss,
+        loss=made.loss,
         file=file,
-        average=average,
-        groups=groups,
+        average=made.average,
+        groups=made.groups,
         averaging=Averaging(
-            average=average,
+            average=made.average,
             accumulation=config.accumulation,
             optimizers=used.optimizers,
             is_alone=topology.num_replicas == 1,

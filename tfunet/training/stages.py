@@ -44,9 +44,15 @@ from tfunet.training.attempt import Attempt
 from tfunet.training.compiled_model import batch_metrics, compile_model
 from tfunet.training.local_stage import LocalStage
 from tfunet.training.loss import make_loss, outputs_of
-from tfunet.training.network import Network, check_can_ignore, on_devices, split_network
+from tfunet.training.network import (
+    Assembled,
+    Network,
+    check_can_ignore,
+    on_devices,
+    split_network,
+)
 from tfunet.training.run_data import RunData
-from tfunet.training.stage_cut import check_graph, check_own_methods, find_cut
+from tfunet.training.stage_cut import Cut, check_graph, check_own_methods, find_cut
 from tfunet.training.stage_variables import Elsewhere, Owned, num_slots, own_variables
 from tfunet.training.staged_network import StagedNetwork
 from tfunet.training.tiling import check_metrics
@@ -63,36 +69,21 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     Called by all processes together. Raises ValueError for a model that would train wrongly, or
     that cannot be cut.
     """
-    config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    exchange = ExchangeSwitch(_exchange_of(config, backend))
-    loss = make_loss(data.task, data.class_weights)
-    # Not in the backend's scope: its variables would be the same in all processes.
-    model = _made(attempt, data)
-    check_own_methods(model)
-    groups, split = split_network(attempt, data, model)
-    compile_model(
-        model,
-        _optimizer(attempt, data),
-        loss=loss,
-        metrics=batch_metrics(model, data.task.source, keras_metrics(config.metrics)),
-        say=attempt.say,
-    )
-    file = saving.file_of(model, attempt.folder) if topology.is_chief else MODEL
+    config = attempt.config
+    made = assemble_for_stages(attempt, data)
+    model = made.model
+    file = saving.file_of(model, attempt.folder) if attempt.topology.is_chief else MODEL
     if file == WEIGHTS:
         attempt.say(
             f"The run keeps the model's weights, {file}: Keras cannot save the whole model."
         )
-    graph = read_network(model)
-    check_graph(graph, config)
+    check_graph(read_network(model), config)
     batch = data.first_windows()
     truth = truth_of(batch)
-    own_truth, fed = truth, batch
-    if groups is not None and split is not None:
-        if data.tiles is None:  # Their parts add up.
-            split_loss(loss, split)
-        own = own_part(batch, split.group(), split.bounds)
-        graph = part_network(graph, split, groups.exchange, own["image"].shape[1:])
-        attempt.say(split.summary())
+    graph, own_truth, fed = graph_of(made, batch), truth, batch
+    if made.split is not None:
+        attempt.say(made.split.summary())
+        own = own_part(batch, made.split.group(), made.split.bounds)
         own_truth = truth_of(own)
         # Else each device cuts its part from the whole sample.
         fed = batch if config.pipeline == "device" else own
@@ -104,9 +95,10 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     def measured() -> Chain:
         rows = fed_samples // config.micro_batches
         shape = (rows, *own_truth.shape[1:])
+        groups = made.groups
         with contextlib.nullcontext() if groups is None else groups.exchange.off():
             chain = costs(
-                graph, rows, lambda output: loss(tf.zeros(shape, own_truth.dtype), output)
+                graph, rows, lambda output: made.loss(tf.zeros(shape, own_truth.dtype), output)
             )
         # A step on tiles adds up the gradients of its passes in one more copy.
         copies = (2 if data.tiles is None else 3) + num_slots(_optimizer(attempt, data))
@@ -115,6 +107,77 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     cut = find_cut(
         attempt, graph, measured, batch_bytes=batch_bytes, memory_bytes=_memory_bytes(attempt, data)
     )
+
+    def look(run: Callable[..., tf.Tensor]) -> preflight.Preflight:
+        return preflight.inspect(
+            model,
+            made.loss,
+            image=batch["image"].numpy()[:1],
+            truth=truth.numpy()[:1],
+            outputs=outputs_of(data.task),
+            targets=tuple(data.task.source.targets),
+            run=run,
+        )
+
+    network = put_in_stages(attempt, data, made, graph, batch, cut=cut, look=look, file=file)
+    if network.stages is not None:
+        attempt.say(network.stages.summary())
+    return network
+
+
+def assemble_for_stages(attempt: Attempt, data: RunData) -> Assembled:
+    """Make and compile the model of a run, all of it, in every process.
+
+    Raises ValueError for a model that stages do not suit.
+    """
+    _exchange_of(attempt.config, attempt.backend)
+    loss = make_loss(data.task, data.class_weights)
+    # Not in the backend's scope: its variables would be the same in all processes.
+    model = _made(attempt, data)
+    check_own_methods(model)
+    groups, split = split_network(attempt, data, model)
+    compile_model(
+        model,
+        _optimizer(attempt, data),
+        loss=loss,
+        metrics=batch_metrics(model, data.task.source, keras_metrics(attempt.config.metrics)),
+        say=attempt.say,
+    )
+    if split is not None and data.tiles is None:  # Losses of tiles add up.
+        split_loss(loss, split)
+    # Stages average their gradients before clipping, and not in the optimizer.
+    as_they_are = Switch(lambda gradients: list(gradients))
+    return Assembled(model=model, loss=loss, average=as_they_are, groups=groups, split=split)
+
+
+def graph_of(made: Assembled, batch: dict[str, tf.Tensor]) -> Graph:
+    """Return the layers of a model; where samples are split, as a device's part runs them."""
+    graph = read_network(made.model)
+    if made.groups is None or made.split is None:
+        return graph
+    own = own_part(batch, made.split.group(), made.split.bounds)
+    return part_network(graph, made.split, made.groups.exchange, own["image"].shape[1:])
+
+
+def put_in_stages(
+    attempt: Attempt,
+    data: RunData,
+    made: Assembled,
+    graph: Graph,
+    batch: dict[str, tf.Tensor],
+    *,
+    cut: Cut,
+    look: Callable[[Callable[..., tf.Tensor]], preflight.Preflight],
+    file: str,
+) -> Network:
+    """Return the network cut into stages, with the variables of this process's stages only.
+
+    `graph` has its layers, and `batch` whole windows. `look` is given a function of a forward pass
+    and an image that returns the output of all stages.
+    """
+    config, backend, topology = attempt.config, attempt.backend, attempt.topology
+    model, loss, split = made.model, made.loss, made.split
+    exchange = ExchangeSwitch(_exchange_of(config, backend))
     stages: dict[int, LocalStage] = {}
     for device in topology.local_replicas:
         spans: list[tuple[float, float]] = []
@@ -165,30 +228,19 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         return backend.run(lambda: staged.predict(image))[0]
 
     with Elsewhere.looking():
-        checked = preflight.inspect(
-            model,
-            loss,
-            image=batch["image"].numpy()[:1],
-            truth=truth.numpy()[:1],
-            outputs=outputs_of(data.task),
-            targets=tuple(data.task.source.targets),
-            run=run,
-        )
+        checked = look(run)
         # Makes the variables of compiled metrics, as `fit` does.
-        model._symbolic_build(data_batch=(batch["image"], truth))
+        model._symbolic_build(data_batch=(batch["image"], truth_of(batch)))
     if split is not None and model._compile_metrics:
         split_metrics(model._compile_metrics.metrics, split)
     staged.install(loss)
-    attempt.say(staged.summary())
-    # Stages average their gradients before clipping, and not in the optimizer.
-    as_they_are = Switch(lambda gradients: list(gradients))
     return Network(
         model=model,
         loss=loss,
         file=file,
         average=staged.average,
-        groups=groups,
-        averaging=Averaging(average=as_they_are, optimizers=list(owned.optimizers.values())),
+        groups=made.groups,
+        averaging=Averaging(average=made.average, optimizers=list(owned.optimizers.values())),
         split=split,
         stages=staged,
         held=owned.held,
