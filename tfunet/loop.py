@@ -10,6 +10,7 @@ from tfunet.backend import Backend
 from tfunet.config.run import RunConfig
 from tfunet.performance.layer_costs import layer_times
 from tfunet.process.watchdog import nobody_asks
+from tfunet.proof.prove import prove
 from tfunet.training.afterwards import measure
 from tfunet.training.attempt import start
 from tfunet.training.callbacks import Callbacks
@@ -54,6 +55,7 @@ def run(
     data = open_data(attempt)
     in_stages = config.stages > 1
     network = build_in_stages(attempt, data, layer_times) if in_stages else build(attempt, data)
+    proved = prove(attempt, data, network)
     all_callbacks = Callbacks(attempt, callbacks)
     resumed = resume(attempt, network)
     trainer = Trainer(attempt, data, network, all_callbacks, resumed)
@@ -81,4 +83,4 @@ def run(
     measurements = measure(trainer)
     keep_shown_cases(trainer, scores)
     trainer.end()
-    return write_result(trainer, measurements)
+    return write_result(trainer, measurements, proved)

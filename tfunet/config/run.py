@@ -190,6 +190,8 @@ class RunConfig(
         for key in ("tournament", "tiling", "share_cores"):
             if not values[key]:
                 del values[key]
+        if values["prove"]:
+            del values["prove"]
         # As before there was a choice.
         for key, only in (("batch_norm", "micro_batch"), ("outputs", "classes")):
             if values[key] == only:

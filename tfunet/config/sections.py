@@ -541,6 +541,9 @@ class ReliabilityKeys(Section):
             written after every epoch.
         elastic: If a process dies or hangs, continue from the last checkpoint with the other
             processes. The global batch and the samples of every step stay the same.
+        prove: Before its first step, a run that does not step as one device does (several replicas,
+            split, stages, tiling, accumulation) takes a small step both ways, and ends if they
+            differ. false leaves that out, and the record says so.
         hang_seconds: The run is ended, and the process that hangs is named, if a process gives no
             sign of life, or no process makes progress, for this many seconds. 0 waits forever.
     """
@@ -548,6 +551,7 @@ class ReliabilityKeys(Section):
     deterministic: bool = fixed(False)
     checkpoint_steps: int | None = fixed(None)
     elastic: bool = free(False)
+    prove: bool = free(True)
     hang_seconds: float = free(600.0)
 
     def _check(self) -> None:

@@ -35,6 +35,7 @@ class Attempt:
         started: Unix time at which the process began.
         began: The same by a clock that nobody sets, time.perf_counter.
         begin: Is told what this process begins, as `Pulse.begin`.
+        is_quiet: Whether it prints nothing.
     """
 
     config: RunConfig
@@ -47,6 +48,7 @@ class Attempt:
     spans: Spans | None
     has_gpus: bool
     support: LargeModelSupport | None
+    is_quiet: bool = False
 
     @property
     def mesh(self) -> Mesh:
@@ -66,7 +68,7 @@ class Attempt:
 
     def say(self, line: str) -> None:
         """Print a line, once for all processes."""
-        if self.topology.is_chief:
+        if self.topology.is_chief and not self.is_quiet:
             print(lines_of(line), flush=True)
 
     def stop(self) -> None:

@@ -17,10 +17,12 @@ from tfunet.training.epochs import Trainer
 from tfunet.training.input_bound import share
 
 
-def write_result(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
+def write_result(
+    trainer: Trainer, measured: Measurements, proved: dict[str, Any] | None
+) -> dict[str, Any]:
     """Write the model, the plans and, last, the result, and return that."""
     attempt = trainer.attempt
-    result = summarise(trainer, measured)
+    result = {**summarise(trainer, measured), "proved": proved}
     attempt.begin("saving")
     trainer.network.held.complete()
     if attempt.topology.is_chief:

@@ -41,6 +41,7 @@ class StagedNetwork:
 
     Args:
         graph: Its layers.
+        cut: Where each stage begins.
         stages: Those of this process, by device.
         owned: Its variables.
         exchange: Sends what crosses from stage to stage.
@@ -62,7 +63,7 @@ class StagedNetwork:
         passes: int = 1,
     ) -> None:
         self._attempt, self._model, self._graph = attempt, model, graph
-        self._cut, self._stages, self._owned, self._split = cut, stages, owned, split
+        self.cut, self._stages, self._owned, self._split = cut, stages, owned, split
         self.exchange, self._passes = exchange, passes
         # Seconds of all steps but the first, and bytes that some of them held.
         self._step_seconds: list[float] = []
@@ -231,7 +232,7 @@ class StagedNetwork:
                     model._compile_metrics.update_state(truth, output)
             logs = model.get_metrics_result()
         if self._is_alone:
-            if not self._forecast_bytes:
+            if not self._forecast_bytes and not tf.executing_eagerly():
                 variables = [*self._owned.variables, *self.sums()]
                 sizes = [
                     num_bytes(tf.TensorSpec(variable.shape, variable.dtype))
@@ -289,7 +290,7 @@ class StagedNetwork:
 
     def _name(self) -> str:
         stage, names = self.stage(), [node.name for node in self._graph.nodes]
-        begins = self._cut.begins
+        begins = self.cut.begins
         parts = [
             f"{names[begins[chunk]]} to {names[begins[chunk + 1] - 1]}"
             for chunk, home in enumerate(stage.homes)
@@ -338,7 +339,7 @@ class StagedNetwork:
         return self._passes * seconds
 
     def _first_layers(self) -> list[str]:
-        return [self._graph.nodes[begin].name for begin in self._cut.begins[:-1]]
+        return [self._graph.nodes[begin].name for begin in self.cut.begins[:-1]]
 
     def _plans(self) -> list[tuple[Plan, int]]:
         """Return the plans of a step that give tensors up, and the bytes of each step."""
@@ -382,7 +383,7 @@ class StagedNetwork:
         step = statistics.median(self._step_seconds) if self._step_seconds else None
         any_stage = next(iter(self._stages.values())).stage
         layers = [layer for node in any_stage.layers for layer in node.layers]
-        seconds = self._cut.seconds
+        seconds = self.cut.seconds
         return {
             "stages": config.stages,
             "micro_batches": config.micro_batches,
@@ -398,7 +399,7 @@ class StagedNetwork:
             "stage_bytes": table[:, 3].astype(int).tolist() if table[:, 3].all() else None,
             "predicted_stage_bytes": table[:, 4].astype(int).tolist()
             if table[:, 4].all()
-            else self._cut.num_bytes,
+            else self.cut.num_bytes,
             "traced_sent_bytes": table[:, 2].astype(int).tolist(),
             "swapped_tensors": swapped[:, 0].tolist(),
             "recomputed_tensors": swapped[:, 1].tolist(),

@@ -301,7 +301,9 @@ def _made(attempt: Attempt, data: RunData) -> keras.Model:
         or "encoder_weights" in config.model_options
         or attempt.initial_weights is not None
     )
-    model = build() if has_values else build_symbolic(build, precision=config.precision)
+    model = (
+        build() if has_values else build_symbolic(build, precision=keras.config.dtype_policy().name)
+    )
     if attempt.initial_weights is not None:
         attempt.say(load_initial_weights(model, attempt.initial_weights))
     return model

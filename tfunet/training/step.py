@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfunet.backend import Backend
 from tfunet.data.pipeline import truth_of
 from tfunet.data.tile_pipeline import TilePipeline
+from tfunet.geometry.grid import Grid
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.traced import traced
 from tfunet.learning.averaging import Averaging
@@ -59,7 +60,7 @@ class Steps:
                         "or tiling."
                     )
                 step = TileStep(
-                    _tile_work(attempt, network, pipeline),
+                    tile_work(attempt, network, pipeline.grid, pipeline.passes),
                     passes=pipeline.passes,
                     # A step may take longer than a process may be silent.
                     alive=lambda: attempt.begin("step"),
@@ -93,14 +94,15 @@ class Steps:
         )
 
 
-def _tile_work(attempt: Attempt, network: Network, pipeline: TilePipeline) -> TileWork:
+def tile_work(attempt: Attempt, network: Network, cut: Grid, passes: int) -> TileWork:
+    """Return what this process's devices make of the tiles of a step, in so many passes."""
     if network.stages is None:
         return WholeNetwork(
             attempt.backend,
             network.model,
-            pipeline.grid,
+            cut,
             num_local=len(attempt.topology.local_replicas),
-            passes=pipeline.passes,
+            passes=passes,
             averaging=network.averaging,
             prepare=network.own_part,
             split=network.split,
@@ -110,8 +112,8 @@ def _tile_work(attempt: Attempt, network: Network, pipeline: TilePipeline) -> Ti
         attempt.backend,
         network.stages,
         network.loss,
-        pipeline.grid,
-        passes=pipeline.passes,
+        cut,
+        passes=passes,
         averaging=network.averaging,
         prepare=network.own_part,
         whole=(lambda value: value) if split is None else (lambda value: split.group().sum(value)),

@@ -161,8 +161,13 @@ def cores(output: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray, np.ndarr
             yield int(case), start + low, window[tuple(map(slice, low, high))]
 
 
-def stored_voxels(cases: CachedCases, case: int, *, image: bool = False) -> np.ndarray:
-    """Return the mask of a case, or its image with channels, mapped from the cache."""
+def stored_voxels(
+    cases: CachedCases, case: int, *, image: bool = False, padded: bool = False
+) -> np.ndarray:
+    """Return the mask of a case, or its image with channels, mapped from the cache.
+
+    `padded` leaves the pixels in it with which small cases are padded.
+    """
     channels = (cases.channels,) if image else ()
     dtype = np.dtype("<f4" if image else np.uint8)
     stored = np.memmap(
@@ -172,5 +177,7 @@ def stored_voxels(cases: CachedCases, case: int, *, image: bool = False) -> np.n
         offset=cases.offsets[case] * math.prod(channels) * dtype.itemsize,
         shape=(*cases.shapes[case], *channels),
     )
+    if padded:
+        return stored
     ends = np.add(cases.origins[case], cases.extents[case])
     return stored[tuple(map(slice, cases.origins[case], ends))]

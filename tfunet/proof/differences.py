@@ -1,0 +1,108 @@
+"""How far two steps differ, as shares of the largest numbers. Pure: numbers in, numbers out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+# A number that is smaller than this share of the largest one of its kind counts as if it were not.
+SMALL = 1e-3
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A quantity that differs.
+
+    Args:
+        kind: "outputs", "loss", "recorded", "gradients", "states" or "updates".
+        name: Of the variable, loss or metric.
+        share: The largest difference as a share of the largest number.
+    """
+
+    kind: str
+    name: str
+    share: float
+
+
+def share_of(one: Any, other: Any, least: float = 0.0) -> float:
+    """Return the largest difference of two arrays as a share of the largest number in them.
+
+    `least` takes the place of a smaller largest number. Arrays of other shapes, and numbers that
+    are finite in one only, differ by infinity.
+    """
+    one, other = (np.asarray(value, np.float64) for value in (one, other))
+    if one.shape != other.shape or (np.isfinite(one) != np.isfinite(other)).any():
+        return np.inf
+    with np.errstate(invalid="ignore"):
+        gap = np.nan_to_num(np.abs(one - other)).max(initial=0.0)
+    if not gap:
+        return 0.0
+    finite = np.isfinite(other)
+    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0))
+    return float(gap / max(largest, least, np.finfo(np.float64).tiny))
+
+
+def of_losses(one: Mapping[str, float], other: Mapping[str, float], step: str) -> list[Difference]:
+    """Return how far losses and metrics differ; names with the prefix `step` are a step's own."""
+    found = []
+    for name in [*one, *(name for name in other if name not in one)]:
+        share = share_of(one.get(name, np.nan), other.get(name, np.nan))
+        is_loss = name == f"{step}loss"
+        found.append(Difference(kind="loss" if is_loss else "recorded", name=name, share=share))
+    return found
+
+
+def of_gradients(
+    one: Mapping[int, Sequence[np.ndarray]],
+    other: Mapping[int, Sequence[np.ndarray]],
+    names: Sequence[str],
+) -> list[Difference]:
+    """Return how far the gradients of each variable differ.
+
+    A gradient that is nothing but rounding, as before a normalisation, is compared with the others.
+    """
+    largest = max(
+        (np.abs(value).max(initial=0.0) for given in other.values() for value in given), default=0.0
+    )
+    found = []
+    for number in sorted({*one, *other}):
+        pair = one.get(number, ()), other.get(number, ())
+        shares = [share_of(*both, largest * SMALL) for both in zip(*pair, strict=False)]
+        if len(pair[0]) != len(pair[1]):
+            shares.append(np.inf)
+        found.append(Difference(kind="gradients", name=names[number], share=max(shares)))
+    return found
+
+
+def of_values(
+    before: Sequence[np.ndarray],
+    one: Sequence[np.ndarray],
+    other: Sequence[np.ndarray],
+    names: Sequence[str],
+    kinds: Sequence[str],
+    least: float,
+) -> list[Difference]:
+    """Return how far what a step changes in each variable differs.
+
+    Changes that are smaller than the share `least` of the variable's largest number count as if
+    they were that large.
+    """
+    found = []
+    for was, first, second, name, kind in zip(before, one, other, names, kinds, strict=True):
+        if was.dtype.kind not in "fiu":
+            continue
+        was, first, second = (value.astype(np.float64) for value in (was, first, second))
+        floor = least * max(np.abs(was).max(initial=0.0), np.abs(second).max(initial=0.0))
+        share = share_of(first - was, second - was, floor)
+        found.append(Difference(kind=kind, name=name, share=share))
+    return found
+
+
+def worst(differences: Sequence[Difference]) -> dict[str, float]:
+    """Return the largest share of each kind."""
+    shares: dict[str, float] = {}
+    for one in differences:
+        shares[one.kind] = max(shares.get(one.kind, 0.0), one.share)
+    return shares

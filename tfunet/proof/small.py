@@ -1,0 +1,131 @@
+"""The small samples on which a step is proved: as small as the network allows, cut from real ones.
+
+A size keeps its remainder by the factor by which the network pools, so that odd sizes stay odd.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfunet.config.run import RunConfig
+from tfunet.geometry.grid import Grid, grid
+from tfunet.pipeline.network import read_network
+from tfunet.training.run_data import RunData
+from tfunet.training.tiling import Tiles
+from tfunet.training.whole_cases import stored_voxels
+
+# Rows of a part, or of an axis that is whole, that let a 3 x 3 kernel see more than borders.
+LEAST_ROWS = 8
+# Places at which a sample is cut, of which the one with most labels is taken.
+TRIED_PLACES = 8
+# Of a network whose layers cannot be listed.
+GUESSED_STEP = 16
+
+
+def pooling_steps(model: keras.Model, rank: int) -> tuple[int, ...]:
+    """Return the factors by which a network's tensors are smaller than its input, on each axis."""
+    try:
+        network = read_network(model)
+    except ValueError:
+        return (GUESSED_STEP,) * rank
+    image = network.tensors[network.inputs[0]].shape
+    images = [tensor.shape for tensor in network.tensors if len(tensor.shape) == rank + 2]
+    return tuple(
+        math.lcm(*(max(1, round(image[axis] / shape[axis])) for shape in images))
+        for axis in range(1, 1 + rank)
+    )
+
+
+def small_patch(
+    patch: Sequence[int], steps: Sequence[int], parts: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the smallest sample that a network which pools by `steps` takes in so many parts."""
+    sizes = []
+    for extent, step, count in zip(patch, steps, parts, strict=True):
+        rows = -(-max(LEAST_ROWS, step) * count // step) * step + extent % step
+        sizes.append(min(rows, extent))
+    return tuple(sizes)
+
+
+def small_tiles(tiles: Tiles, patch: Sequence[int], steps: Sequence[int]) -> Tiles:
+    """Return two tiles on each axis that has several, just larger than their halo."""
+    counts = tuple(min(count, 2) for count in tiles.grid.tiles)
+    sizes = []
+    for extent, step, count, halo in zip(patch, steps, counts, tiles.grid.halo, strict=True):
+        rounded = -(-halo // step) * step
+        least = 2 * (rounded + step) if count > 1 else max(LEAST_ROWS, step)
+        sizes.append(min(-(-least // step) * step, extent))
+    cut: Grid = grid(sizes, counts, tiles.grid.halo, steps)
+    return Tiles(grid=cut, statistics=tiles.statistics)
+
+
+def small_config(config: RunConfig, patch: Sequence[int], tiles: Tiles | None) -> RunConfig:
+    """Return a run that trains as this one does, with as few samples a step as its ways need."""
+    tiling = () if tiles is None else tiles.grid.tiles
+    count = config.num_replicas * config.accumulation * config.micro_batches
+    if tiles is not None:
+        tiles_each_turn = config.num_replicas * config.micro_batches
+        count = tiles_each_turn // math.gcd(tiles_each_turn, tiles.grid.num_tiles)
+    return replace(
+        config,
+        patch=tuple(patch),
+        tiling=tiling,
+        global_batch=max(2, count) if tiles is None or count > 1 else 1,
+        replica_batch=None,
+        # None of these is a way to compute a step, or all are left to other checks.
+        swap=None,
+        swap_host=None,
+        swap_disk=None,
+        xla=False,
+        precision="float32",
+        pipeline="tf",
+        callbacks=(),
+        tournament={},
+        initial_weights=None,
+        encoder_frozen_epochs=0,
+        augmentation={},
+        elastic=False,
+        # It has its own `call` of layers that are left out.
+        batch_norm="micro_batch",
+    )
+
+
+def real_samples(
+    data: RunData, patch: Sequence[int], count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return images, masks and numbers to predict, cut from training cases, no two alike.
+
+    The same in every process. Images are (count, *patch, channels) float32, masks (count, *patch)
+    uint8.
+    """
+    rng = np.random.default_rng(0)
+    images: list[np.ndarray] = []
+    masks: list[np.ndarray] = []
+    chosen = [data.split.train[number % len(data.split.train)] for number in range(count)]
+    for case in chosen:
+        image = stored_voxels(data.cases, case, image=True, padded=True)
+        mask = stored_voxels(data.cases, case, padded=True)
+        places = [
+            tuple(
+                slice(start, start + size)
+                for start, size in zip(
+                    rng.integers(np.subtract(mask.shape, patch) + 1), patch, strict=True
+                )
+            )
+            for _ in range(TRIED_PLACES)
+        ]
+        place = max(places, key=lambda place: len(np.unique(mask[place])))
+        cut, labels = np.array(image[place]), np.array(mask[place])
+        for axis in range(len(patch)):
+            if not any(np.array_equal(cut, other) for other in images):
+                break
+            cut, labels = np.flip(cut, axis), np.flip(labels, axis)
+        images.append(cut)
+        masks.append(labels)
+    targets: Any = data.cases.targets
+    numbers = np.array([targets[case] for case in chosen], np.float32) if targets else None
+    return np.stack(images), np.stack(masks), numbers

@@ -1,0 +1,177 @@
+"""A small step, made ready to be taken both ways."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfunet.backend import Launch
+from tfunet.data.pipeline import truth_of
+from tfunet.proof import differences, small
+from tfunet.proof.differences import Difference
+from tfunet.proof.left_out import leave_out, left_out
+from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole
+from tfunet.single_device import SingleDevice
+from tfunet.training.attempt import Attempt
+from tfunet.training.network import Network, assemble, completed
+from tfunet.training.run_data import RunData
+from tfunet.training.stages import assemble_for_stages, graph_of, put_in_stages
+
+# What tells a change of a variable from rounding, as a share of its largest number.
+LEAST_CHANGE = {"float64": 1e-6, "float32": 1e-2}
+
+
+@final
+class Trial:
+    """A step of small copies of a run's network.
+
+    Args:
+        attempt, data: Those of a run on small samples, which is as the run in all else.
+        network: The run's own.
+        dtype: Of all weights and tensors.
+
+    Attributes:
+        left_out: The layers that are left out, by number; see `left_out`.
+    """
+
+    def __init__(self, attempt: Attempt, data: RunData, network: Network, dtype: str) -> None:
+        self.attempt, self.data, self.network, self.dtype = attempt, data, network, dtype
+        patch = data.task.patch
+        images, masks, numbers = small.real_samples(data, patch, attempt.config.global_samples)
+        self._images, self._truth = images.astype(dtype), {"mask": masks}
+        if numbers is not None:
+            self._truth["target"] = numbers.astype(dtype)
+        self.left_out = left_out(network.model, attempt.config)
+
+    def in_parts(self) -> Network:
+        """Return a copy that steps as the run does; called by all processes together."""
+        attempt, data, run = self.attempt, self.data, self.network
+        windows = self._windows(data.input_shape[:-1])
+        if run.stages is None:
+            made = assemble(attempt, data)
+            leave_out(made.model, self.left_out)
+            network = completed(attempt, data, made, windows, checked=run.preflight, file=run.file)
+        else:
+            made = assemble_for_stages(attempt, data)
+            leave_out(made.model, self.left_out)
+            network = put_in_stages(
+                attempt,
+                data,
+                made,
+                graph_of(made, windows),
+                windows,
+                cut=run.stages.cut,
+                look=lambda _: run.preflight,
+                file=run.file,
+            )
+        _move_weights(network)
+        network.held.share()
+        return network
+
+    def whole(self, values: Sequence[np.ndarray]) -> Network:
+        """Return a copy for one device, whose variables have these values."""
+        config = self.attempt.config
+        rate = config.learning_rate * (config.num_replicas if config.scale_learning_rate else 1)
+        alone = replace(
+            config,
+            backend="single",
+            backend_options={},
+            num_replicas=1,
+            processes=None,
+            split=(),
+            stages=1,
+            micro_batches=1,
+            recompute=False,
+            schedule="1f1b",
+            balance="time",
+            tiling=(),
+            accumulation=1,
+            global_batch=config.global_samples,
+            replica_batch=None,
+            learning_rate=rate,
+            scale_learning_rate=False,
+        )
+        backend: Any = SingleDevice(Launch())  # It never exchanges.
+        attempt = replace(self.attempt, config=alone, backend=backend, topology=backend.start())
+        data = replace(self.data, task=replace(self.data.task, config=alone), tiles=None)
+        made = assemble(attempt, data)
+        leave_out(made.model, self.left_out)
+        run = self.network
+        windows = self._windows(data.input_shape[:-1])
+        network = completed(attempt, data, made, windows, checked=run.preflight, file=run.file)
+        for variable, value in zip(network.variables, values, strict=True):
+            variable.assign(value)
+        return network
+
+    def take_in_parts(self, network: Network) -> Taken:
+        """Take the run's step; called by all processes together."""
+        batches = fed(self.attempt, self.data.tiles, self._images, self._truth)
+        return take_in_parts(self.attempt, self.data, network, batches, self._images[:1])
+
+    def take_whole(self, network: Network, given: Taken) -> Taken:
+        """Take the step of one device, whose optimizers are given the gradients of another one."""
+        truth = truth_of({key: tf.constant(value) for key, value in self._truth.items()})
+        images = tf.constant(self._images)
+        outputs = None
+        if given.outputs is not None:
+            outputs = network.model(images[:1], training=False).numpy()
+        taken = take_whole(network, images, truth, given.gradients)
+        taken.outputs = outputs
+        return taken
+
+    def differences(
+        self, network: Network, before: Sequence[np.ndarray], parts: Taken, whole: Taken
+    ) -> list[Difference]:
+        """Return how far two steps from the values `before` differ; `network` is a whole one."""
+        model, run = network.model, self.network.model
+        names = [variable.path for variable in run.variables]
+        trained = {id(variable) for variable in model.trainable_variables}
+        kinds = ["updates" if id(variable) in trained else "states" for variable in model.variables]
+        others = network.variables[len(names) :]
+        names += [getattr(variable, "path", "a variable of train_step") for variable in others]
+        kinds += ["updates"] * len(others)
+        found = []
+        if parts.outputs is not None:
+            share = differences.share_of(parts.outputs, whole.outputs)
+            found.append(Difference(kind="outputs", name="output", share=share))
+        return [
+            *found,
+            *differences.of_losses(parts.losses, whole.losses, STEP),
+            *differences.of_gradients(parts.gradients, whole.gradients, names),
+            *differences.of_values(
+                before, parts.values, whole.values, names, kinds, LEAST_CHANGE[self.dtype]
+            ),
+        ]
+
+    def _windows(self, spatial: Sequence[int]) -> Batch:
+        """Return a batch of whole windows of this size."""
+        cut = (slice(1), *map(slice, spatial))
+        return {
+            "image": tf.constant(self._images[cut]),
+            **{
+                key: tf.constant(value[:1] if key == "target" else value[cut])
+                for key, value in self._truth.items()
+            },
+        }
+
+
+def _move_weights(network: Network) -> None:
+    """Change all trained weights a little: zeros of a new network would hide what differs."""
+    model = network.model
+    numbers = {id(variable): number for number, variable in enumerate(model.variables)}
+    trained = {id(variable) for variable in model.trainable_variables}
+    for variable in network.weights:
+        if id(variable) not in trained:
+            continue
+        value = keras.ops.convert_to_numpy(variable.value)
+        noise = np.random.default_rng([1, numbers[id(variable)]]).standard_normal(value.shape)
+        moved = np.where(value == 0, 0.02 * noise, value * (1 + 0.1 * noise))
+        variable.assign(moved.astype(value.dtype))
+
+
+def finite(losses: dict[str, Any]) -> bool:
+    """Whether all losses and metrics are numbers."""
+    return bool(np.isfinite(list(losses.values())).all())
