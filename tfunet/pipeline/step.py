@@ -19,6 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.learning.pass_states import PassStates, changed_by_passes
 from tfunet.parallel.part import own_tensor
 from tfunet.pipeline.network import Network, Node
 from tfunet.pipeline.noise import Draws, check_repeatable, is_noise
@@ -74,6 +75,7 @@ class StageStep:
         ]
         self.states = list({id(variable): variable for variable in others}.values())
         self.draws = Draws(self.layers)
+        self._pass_states = PassStates(changed_by_passes(self.layers))
         self.statistics = DeferredStatistics(self.layers if deferred else ())
         self.begin(1)
 
@@ -84,6 +86,7 @@ class StageStep:
         """
         self.micro_batches, self.recomputed = micro_batches, frozenset(recomputed)
         self.draws.begin()
+        self._pass_states.begin()
         self.statistics.begin()
         self.sums: list[tf.Tensor | None] = [None] * len(self.variables)
         self.kept: dict[int, Callable[[], Taped]] = {}
@@ -104,15 +107,16 @@ class StageStep:
                 return self._run(number, given | dict(zip(self.reads, inputs, strict=True)), loss)
 
         self.draws.repeat(number)
-        if number in self.recomputed:
-            self.kept[number] = self._again(run, inputs)
-            is_first = number == min(self.recomputed)
-            with check_repeatable(self.states) if is_first else contextlib.nullcontext():
-                targets = run()
-        else:
-            taped = _taped(run, inputs)
-            self.kept[number] = lambda: taped
-            _, _, targets = taped
+        with self._pass_states.one_pass():
+            if number in self.recomputed:
+                self.kept[number] = self._again(run, inputs)
+                is_first = number == min(self.recomputed)
+                with check_repeatable(self.states) if is_first else contextlib.nullcontext():
+                    targets = run()
+            else:
+                taped = _taped(run, inputs)
+                self.kept[number] = lambda: taped
+                _, _, targets = taped
         self.losses += targets[len(self.gives) :]
         return dict(zip(self.gives, targets, strict=False))
 
@@ -190,6 +194,7 @@ class StageStep:
 
     def end(self) -> None:
         """End a step, all passes of which were made."""
+        self._pass_states.end()
         self.statistics.end()
 
 

@@ -14,6 +14,7 @@ from tfunet.geometry.grid import Grid
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.traced import traced
 from tfunet.learning.averaging import Averaging
+from tfunet.learning.pass_states import PassStates, changed_by_passes
 from tfunet.parallel.network import SplitNetwork
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.stamps import Note, timed
@@ -141,9 +142,12 @@ def make_step(
 
     def passes(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         logs: dict[str, tf.Tensor] = {}
+        states = PassStates(changed_by_passes([model]) if averaging.accumulation > 1 else ())
         with nullcontext() if split is None else split.traced_step():
             for index in range(averaging.accumulation):
-                logs = model.train_step((batch["image"][index], batch["truth"][index]))
+                with states.one_pass():
+                    logs = model.train_step((batch["image"][index], batch["truth"][index]))
+        states.end()
         check_logs(logs)
         if split is not None and not split.loss_calls:
             raise ValueError(
