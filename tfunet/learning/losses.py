@@ -94,7 +94,7 @@ def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
 
 def class_probabilities(logits: Any) -> Any:
     """Return (batch, voxels, classes): softmax, or sigmoid and its complement for one channel."""
-    logits = _flat(ops.cast(logits, "float32"))
+    logits = _flat(ops.cast(logits, keras.config.floatx()))
     if logits.shape[-1] == 1:
         foreground = ops.sigmoid(logits)
         return ops.concatenate([1.0 - foreground, foreground], axis=-1)
@@ -108,12 +108,12 @@ def _flat(values: Any) -> Any:
 
 def _one_hot(mask: Any, num_classes: int) -> Any:
     mask = ops.reshape(ops.cast(mask, "int32"), (ops.shape(mask)[0], -1))
-    return ops.one_hot(mask, num_classes, dtype="float32")
+    return ops.one_hot(mask, num_classes, dtype=keras.config.floatx())
 
 
 def _voxel_crossentropy(mask: Any, logits: Any, class_weights: Sequence[float] = ()) -> Any:
     """Return (batch, voxels), each times the weight of its class, if there are weights."""
-    logits = _flat(ops.cast(logits, "float32"))
+    logits = _flat(ops.cast(logits, keras.config.floatx()))
     if logits.shape[-1] == 1:
         logits = ops.concatenate([ops.zeros_like(logits), logits], axis=-1)
     mask = ops.reshape(ops.cast(mask, "int32"), (ops.shape(mask)[0], -1))
@@ -125,7 +125,7 @@ def _voxel_crossentropy(mask: Any, logits: Any, class_weights: Sequence[float] =
             f"class_weights has {len(class_weights)} numbers, and there are {logits.shape[-1]} "
             "classes, with background. Give one for each, background first."
         )
-    return values * ops.take(ops.convert_to_tensor(class_weights, "float32"), mask)
+    return values * ops.take(ops.convert_to_tensor(class_weights, keras.config.floatx()), mask)
 
 
 def _checked_weights(class_weights: Sequence[float]) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from tfunet.models.keras_errors import cause_line
 from tfunet.proof import small
 from tfunet.proof.differences import Difference, worst
 from tfunet.proof.left_out import in_words
+from tfunet.proof.naming import first_layer, message
 from tfunet.proof.step import in_precision
 from tfunet.proof.trial import Trial, finite
 from tfunet.training import checkpoint
@@ -105,13 +106,14 @@ def _tried(
         with in_precision(dtype):
             trial = _small_trial(attempt, data, network, dtype)
             table = _compared(trial)
-        if "why_not" in table:
-            why_not = table["why_not"]
-            continue
-        found = [Difference(**row) for row in table["differences"]]
-        different = [one for one in found if not one.share <= BOUNDS[dtype]]
-        if different:
-            raise CheckFailedError(str(different))
+            if "why_not" in table:
+                why_not = table["why_not"]
+                continue
+            found = [Difference(**row) for row in table["differences"]]
+            different = [one for one in found if not one.share <= BOUNDS[dtype]]
+            if different:
+                layer = first_layer(trial, BOUNDS[dtype])
+                raise CheckFailedError(message(trial, ways, different, layer))
         return {
             "is_proved": True,
             "ways": list(ways),

@@ -106,6 +106,14 @@ class Trial:
             variable.assign(value)
         return network
 
+    def everywhere(self, network: Network) -> list[np.ndarray]:
+        """Return the values of all variables in every process; called by all together."""
+        backend, held = self.attempt.backend, network.held
+        if self.attempt.topology.process_count == 1:
+            return list(held.values())
+        values = list(held.values()) or [np.zeros(shape) for shape in held.shapes]
+        return [backend.sum(value.astype(np.float64)).astype(value.dtype) for value in values]
+
     def take_in_parts(self, network: Network) -> Taken:
         """Take the run's step; called by all processes together."""
         batches = fed(self.attempt, self.data.tiles, self._images, self._truth)

@@ -1,0 +1,98 @@
+"""What differs between two steps, by name, and what to do about it."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from tfunet.proof.differences import Difference, share_of
+from tfunet.proof.step import STEP, Taken
+from tfunet.proof.trial import Trial
+from tfunet.proof.watching import Watched, first_difference, operations_of, watching
+
+OWN_METHODS = ("compute_loss", "train_step")
+
+
+def first_layer(trial: Trial, bound: float) -> str:
+    """Return in words the first layer whose output differs; "" if none does.
+
+    Both steps are taken once more; called by all processes together.
+    """
+    attempt, run = trial.attempt, trial.network
+    if trial.data.tiles is not None:
+        return ""  # The output of a layer for a tile has another place for each layer.
+    config, topology, mesh = attempt.config, attempt.topology, attempt.mesh
+    network = trial.in_parts()
+    values = trial.everywhere(network)
+    several = len(topology.local_replicas) > 1 and network.stages is None
+    parts = Watched(network.model, topology.local_replicas.start if several else None)
+    with watching(parts, in_parts=network.split is not None):
+        trial.take_in_parts(network)
+    alone = trial.whole(values)
+    whole = Watched(alone.model, None)
+    with watching(whole, in_parts=False):
+        trial.take_whole(alone, Taken())
+    first = mesh.group_of(topology.local_replicas.start) * config.replica_samples
+    passes = config.accumulation * config.micro_batches
+    size = config.replica_samples // passes
+    rows = [slice(first + at * size, first + (at + 1) * size) for at in range(passes)]
+    order = list(whole.outputs)
+    number = first_difference(parts, whole, rows, lambda *pair: not share_of(*pair) <= bound, order)
+    found = np.zeros(len(order))
+    if number is not None:
+        found[order.index(number)] = 1
+    seen = np.flatnonzero(attempt.backend.sum(found))
+    if not seen.size:
+        return ""
+    operation = operations_of(run.model)[order[int(seen[0])]]
+    return f"the layer {operation.name!r} ({type(operation).__name__})"
+
+
+def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], layer: str) -> str:
+    """Return what a run with these differences says."""
+    config = trial.attempt.config
+    settings = ", ".join(f"{way} = {json.dumps(getattr(config, way))}" for way in ways)
+    share = max(one.share for one in different)
+    by = "infinity" if not np.isfinite(share) else f"{share:.2g}"
+    return (
+        f"With {settings}, a step is not that of one device. Tried in {trial.dtype} on "
+        f"{config.global_samples} small samples, they differ by up to {by} of the largest number. "
+        f"First of all, {_what(trial.network.model, different, layer)}. "
+        f"Leave out {' or '.join(ways)}, or change that. With prove = false the run trains all the "
+        "same, and its record says that it is not proved."
+    )
+
+
+def _what(model: keras.Model, different: Sequence[Difference], layer: str) -> str:
+    if layer:
+        return f"the output of {layer} differs"
+    by_kind: dict[str, Difference] = {}
+    for one in different:
+        by_kind.setdefault(one.kind, one)
+    if "loss" in by_kind:
+        return f"{_loss(model)} differs, and no output of a layer"
+    if "outputs" in by_kind:
+        return "the output of the network without training differs"
+    for kind, words in (
+        ("gradients", "the gradient of {!r} differs, and neither an output nor the loss"),
+        ("states", "the state {!r} differs after the step"),
+        ("updates", "what the optimizer makes of the same gradients in {!r} differs"),
+    ):
+        if kind in by_kind:
+            return words.format(by_kind[kind].name)
+    name = by_kind["recorded"].name.removeprefix(STEP)
+    return f"the recorded {'loss' if name == 'loss' else f'metric {name!r}'} differs"
+
+
+def _loss(model: Any) -> str:
+    """Return in words what gives the loss."""
+    kind = type(model)
+    for name in OWN_METHODS:
+        owner = next(base for base in kind.__mro__ if name in vars(base))
+        if owner.__module__.split(".")[0] != "keras":
+            return f"the loss of {kind.__name__}.{name}"
+    adding = [layer.name for layer in model._flatten_layers() if layer._losses]
+    terms = f", or what {', '.join(map(repr, adding))} adds to it (add_loss)," if adding else ""
+    return f"the loss {model.loss.name!r}{terms}"
