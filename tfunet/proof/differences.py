@@ -33,15 +33,17 @@ def share_of(one: Any, other: Any, least: float = 0.0) -> float:
     are finite in one only, differ by infinity.
     """
     one, other = (np.asarray(value, np.float64) for value in (one, other))
-    if one.shape != other.shape or (np.isfinite(one) != np.isfinite(other)).any():
+    if one.shape != other.shape:
         return np.inf
-    with np.errstate(invalid="ignore"):
-        gap = np.nan_to_num(np.abs(one - other)).max(initial=0.0)
-    if not gap:
+    if np.array_equal(one, other, equal_nan=True):
         return 0.0
-    finite = np.isfinite(other)
-    largest = max(np.abs(one[finite]).max(initial=0.0), np.abs(other[finite]).max(initial=0.0))
-    return float(gap / max(largest, least, np.finfo(np.float64).tiny))
+    gap, largest = _largest(one - other), max(_largest(one), _largest(other), least)
+    return float(gap / largest) if np.isfinite(gap) and largest else np.inf
+
+
+def _largest(values: np.ndarray) -> float:
+    """Return the largest size of the numbers; NaN if one of them is."""
+    return float(max(values.max(), -values.min())) if values.size else 0.0
 
 
 def of_losses(one: Mapping[str, float], other: Mapping[str, float], step: str) -> list[Difference]:
@@ -63,9 +65,7 @@ def of_gradients(
 
     A gradient that is nothing but rounding, as before a normalisation, is compared with the others.
     """
-    largest = max(
-        (np.abs(value).max(initial=0.0) for given in other.values() for value in given), default=0.0
-    )
+    largest = max((_largest(value) for given in other.values() for value in given), default=0.0)
     found = []
     for number in sorted({*one, *other}):
         pair = one.get(number, ()), other.get(number, ())
@@ -84,19 +84,22 @@ def of_values(
     kinds: Sequence[str],
     least: float,
 ) -> list[Difference]:
-    """Return how far what a step changes in each variable differs.
+    """Return how far variables differ after a step.
 
-    Changes that are smaller than the share `least` of the variable's largest number count as if
-    they were that large.
+    Of the first ones, whose values before the step are known, the changes are compared. Those that
+    are smaller than the share `least` of the variable's largest number count as if they were that
+    large.
     """
     found = []
-    for was, first, second, name, kind in zip(before, one, other, names, kinds, strict=True):
-        if was.dtype.kind not in "fiu":
-            continue
-        was, first, second = (value.astype(np.float64) for value in (was, first, second))
-        floor = least * max(np.abs(was).max(initial=0.0), np.abs(second).max(initial=0.0))
-        share = share_of(first - was, second - was, floor)
-        found.append(Difference(kind=kind, name=name, share=share))
+    for at, (first, second) in enumerate(zip(one, other, strict=True)):
+        if first.dtype.kind not in "fiu" or np.array_equal(first, second):
+            share = 0.0 if np.array_equal(first, second) else np.inf
+        elif at < len(before):
+            was = before[at].astype(np.float64)
+            share = share_of(first - was, second - was, least * _largest(was))
+        else:
+            share = share_of(first, second)
+        found.append(Difference(kind=kinds[at], name=names[at], share=share))
     return found
 
 

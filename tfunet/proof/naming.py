@@ -25,7 +25,7 @@ def first_layer(trial: Trial, bound: float) -> str:
         return ""  # The output of a layer for a tile has another place for each layer.
     config, topology, mesh = attempt.config, attempt.topology, attempt.mesh
     network = trial.in_parts()
-    values = trial.everywhere(network)
+    values = trial.values(network, everywhere=True)
     several = len(topology.local_replicas) > 1 and network.stages is None
     parts = Watched(network.model, topology.local_replicas.start if several else None)
     with watching(parts, in_parts=network.split is not None):

@@ -157,8 +157,9 @@ def _compared(trial: Trial) -> dict[str, Any]:
     before, parts, failed = [], None, ""
     try:
         network = trial.in_parts()
-        before = list(network.held.values())
+        before = trial.values(network)
         parts = trial.take_in_parts(network)
+        del network
     except Exception as error:
         import traceback
 

@@ -48,6 +48,9 @@ def small_patch(
     for extent, step, count in zip(patch, steps, parts, strict=True):
         rows = -(-max(LEAST_ROWS, step) * count // step) * step + extent % step
         sizes.append(min(rows, extent))
+    # A normalisation over one voxel is nothing but its shift.
+    if all(size // step <= 1 for size, step in zip(sizes, steps, strict=True)):
+        sizes[0] = min(sizes[0] + steps[0], patch[0])
     return tuple(sizes)
 
 

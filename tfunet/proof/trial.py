@@ -22,6 +22,8 @@ from tfunet.training.stages import assemble_for_stages, graph_of, put_in_stages
 
 # What tells a change of a variable from rounding, as a share of its largest number.
 LEAST_CHANGE = {"float64": 1e-6, "float32": 1e-2}
+# Different random numbers for the weights of a variable.
+NOISE = 10_007
 
 
 @final
@@ -102,17 +104,25 @@ class Trial:
         run = self.network
         windows = self._windows(data.input_shape[:-1])
         network = completed(attempt, data, made, windows, checked=run.preflight, file=run.file)
-        for variable, value in zip(network.variables, values, strict=True):
+        for variable, value in zip(self.weights_of(network), values, strict=True):
             variable.assign(value)
         return network
 
-    def everywhere(self, network: Network) -> list[np.ndarray]:
-        """Return the values of all variables in every process; called by all together."""
-        backend, held = self.attempt.backend, network.held
-        if self.attempt.topology.process_count == 1:
-            return list(held.values())
-        values = list(held.values()) or [np.zeros(shape) for shape in held.shapes]
-        return [backend.sum(value.astype(np.float64)).astype(value.dtype) for value in values]
+    def weights_of(self, network: Network) -> list[Any]:
+        """Return what a copy begins with that is not its optimizers': they begin with nothing."""
+        own = {id(variable) for variable in network.model.optimizer.variables}
+        return [variable for variable in network.variables if id(variable) not in own]
+
+    def values(self, network: Network, *, everywhere: bool = False) -> list[np.ndarray]:
+        """Return their values, on the chief or everywhere; called by all processes together."""
+        if network.stages is None:
+            return [keras.ops.convert_to_numpy(one.value) for one in self.weights_of(network)]
+        num_weights, backend = len(network.model.variables), self.attempt.backend
+        values = list(network.held.values())[:num_weights]
+        if not everywhere or self.attempt.topology.process_count == 1:
+            return values
+        given = values or [np.zeros(shape) for shape in network.held.shapes[:num_weights]]
+        return [backend.sum(value.astype(np.float64)) for value in given]
 
     def take_in_parts(self, network: Network) -> Taken:
         """Take the run's step; called by all processes together."""
@@ -175,9 +185,9 @@ def _move_weights(network: Network) -> None:
         if id(variable) not in trained:
             continue
         value = keras.ops.convert_to_numpy(variable.value)
-        noise = np.random.default_rng([1, numbers[id(variable)]]).standard_normal(value.shape)
-        moved = np.where(value == 0, 0.02 * noise, value * (1 + 0.1 * noise))
-        variable.assign(moved.astype(value.dtype))
+        rng = np.random.default_rng(numbers[id(variable)])
+        noise = np.resize(rng.standard_normal(NOISE), value.shape).astype(value.dtype)
+        variable.assign(np.where(value == 0, 0.02 * noise, value * (1 + 0.1 * noise)))
 
 
 def finite(losses: dict[str, Any]) -> bool:
