@@ -9,33 +9,48 @@ exchanges, and once more by the chief on one device. What differs ends the run.
 """
 
 import json
+import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, final
 
 import numpy as np
+import psutil
 
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import CheckFailedError
+from tfunet.machine.device import free_bytes
+from tfunet.models.files import is_file
 from tfunet.models.keras_errors import cause_line
 from tfunet.proof import small
 from tfunet.proof.differences import Difference, worst
 from tfunet.proof.left_out import in_words
 from tfunet.proof.naming import first_layer, message
-from tfunet.proof.step import in_precision
+from tfunet.proof.step import Taken, in_precision
 from tfunet.proof.trial import Trial, finite
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network
 from tfunet.training.run_data import RunData
+from tfunet.training.tiling import Tiles
 
 # A difference that is larger is none of rounding.
 BOUNDS = {"float64": 1e-6, "float32": 1e-4}
 # Layers that exist in float32 only.
 NOT_IN_FLOAT64 = ("MaxPooling3D",)
+# Of a small step, both ways; a few seconds of one core in float64. More are allowed where they are
+# this share of a step of the run.
+MOST_FLOPS = 2e10
+SHARE = 1.0
+# A GPU computes so many times as much in the time.
+GPU = 50
+# Copies of all weights that are held at once: gradients, states of the optimizer, and others.
+COPIES = 12
+# Of the memory that is free.
+MEMORY_SHARE = 0.5
 
 
 def ways_of(config: RunConfig) -> list[str]:
@@ -101,71 +116,128 @@ def _tried(
 
     Raises CheckFailedError for a step that differs.
     """
-    why_not = "no sample is small enough"
-    for dtype in _precisions(network):
-        with in_precision(dtype):
-            trial = _small_trial(attempt, data, network, dtype)
-            table = _compared(trial)
-            if "why_not" in table:
-                why_not = table["why_not"]
-                continue
-            found = [Difference(**row) for row in table["differences"]]
-            different = [one for one in found if not one.share <= BOUNDS[dtype]]
-            if different:
-                layer = first_layer(trial, BOUNDS[dtype])
-                raise CheckFailedError(message(trial, ways, different, layer))
-        return {
-            "is_proved": True,
-            "ways": list(ways),
-            "patch": list(trial.data.task.patch),
-            "samples": trial.attempt.config.global_samples,
-            "precision": dtype,
-            "differences": worst(found),
-            "left_out": in_words(network.model, trial.left_out),
-        }
-    return why_not
+    why_not = ""
+    for size in _sizes(attempt, data, network):
+        for dtype in _precisions(attempt, network, size):
+            with in_precision(dtype):
+                trial = _trial(attempt, data, network, size, dtype)
+                table = _compared(trial)
+                if "why_not" in table:
+                    why_not = table["why_not"]
+                    continue
+                found = [Difference(**row) for row in table["differences"]]
+                different = [one for one in found if not one.share <= BOUNDS[dtype]]
+                if different:
+                    layer = first_layer(trial, BOUNDS[dtype])
+                    raise CheckFailedError(message(trial, ways, different, layer))
+            return {
+                "is_proved": True,
+                "ways": list(ways),
+                "patch": list(trial.data.task.patch),
+                "samples": trial.attempt.config.global_samples,
+                "precision": dtype,
+                "differences": worst(found),
+                "left_out": in_words(network.model, trial.left_out),
+            }
+    return why_not or "a second copy of the network, or a step of it, is too large"
 
 
-def _precisions(network: Network) -> list[str]:
-    layers = network.model._flatten_layers()
-    is_possible = not any(type(layer).__name__ in NOT_IN_FLOAT64 for layer in layers)
-    return ["float64", "float32"] if is_possible else ["float32"]
+@final
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The samples of a small step, and how much it takes as a share of a step of the run."""
+
+    patch: tuple[int, ...]
+    tiles: Tiles | None
+    flops: float
 
 
-def _small_trial(attempt: Attempt, data: RunData, network: Network, dtype: str) -> Trial:
+def _sizes(attempt: Attempt, data: RunData, network: Network) -> list[Size]:
+    """Return the sizes of samples to try: the smallest that the network is thought to take, and
+    those of the run. Those that take too long are left out."""
     config, patch = attempt.config, data.task.patch
     steps = small.pooling_steps(network.model, len(patch))
-    tiles = None if data.tiles is None else small.small_tiles(data.tiles, patch, steps)
-    sizes = (
-        small.small_patch(patch, steps, config.split or (1,) * len(patch))
-        if tiles is None
-        else tiles.grid.image
-    )
-    own = small.small_config(config, sizes, tiles)
-    task = replace(data.task, config=own, patch=sizes)
+    parts = config.split or (1,) * len(patch)
+    found: list[tuple[tuple[int, ...], Tiles | None]] = [(patch, data.tiles)]
+    if data.tiles is not None:
+        tiles = small.small_tiles(data.tiles, patch, steps)
+        found.insert(0, (tiles.grid.image, tiles))
+    elif not is_file(config.model):
+        found.insert(0, (small.small_patch(patch, steps, parts), None))
+    window = math.prod(data.input_shape[:-1])
+    of_voxel = small.step_flops(network.model, len(patch)) / window
+    of_run = of_voxel * math.prod(patch) * config.replica_samples / math.prod(parts)
+    most = max(MOST_FLOPS * (GPU if attempt.has_gpus else 1), SHARE * of_run)
+    sizes = []
+    for sample, tiles in dict(found).items():
+        own = small.small_config(config, sample, tiles)
+        redundancy = 1.0 if tiles is None else tiles.grid.even_redundancy
+        flops = of_voxel * math.prod(sample) * own.global_samples * (1 + redundancy)
+        if flops <= most:
+            sizes.append(Size(patch=sample, tiles=tiles, flops=flops))
+    return sizes
+
+
+def _precisions(attempt: Attempt, network: Network, size: Size) -> list[str]:
+    """Return the precisions to try, the more exact one first; called by all processes together.
+
+    float64 is for layers that have it, and steps that are not long. What does not fit into memory
+    beside the run is left out.
+    """
+    layers = network.model._flatten_layers()
+    has_double = not any(type(layer).__name__ in NOT_IN_FLOAT64 for layer in layers)
+    limit = MOST_FLOPS * (GPU if attempt.has_gpus else 1)
+    given = ["float64"] if has_double and size.flops <= limit else []
+    backend, parameters = attempt.backend, network.preflight.parameters
+    room = psutil.virtual_memory().available / attempt.topology.process_count
+    own, free = parameters * COPIES, free_bytes()
+    possible = []
+    for dtype in [*given, "float32"]:
+        needed = own * np.dtype(dtype).itemsize
+        fits = needed <= MEMORY_SHARE * room and (free is None or needed <= MEMORY_SHARE * free)
+        if not backend.sum(np.array([float(not fits)]))[0]:
+            possible.append(dtype)
+    return possible
+
+
+def _trial(attempt: Attempt, data: RunData, network: Network, size: Size, dtype: str) -> Trial:
+    own = small.small_config(attempt.config, size.patch, size.tiles)
+    task = replace(data.task, config=own, patch=size.patch)
     return Trial(
         replace(attempt, config=own, support=None, spans=None, is_quiet=True),
-        replace(data, task=task, tiles=tiles),
+        replace(data, task=task, tiles=size.tiles),
         network,
         dtype,
     )
+
+
+def _error_of(call: Callable[[], Any]) -> str:
+    """Return why a call fails; "" if it does not."""
+    try:
+        call()
+    except Exception as error:
+        return cause_line(error).rstrip(".")
+    return ""
 
 
 def _compared(trial: Trial) -> dict[str, Any]:
     """Return how far the steps differ, or why they cannot be taken; all processes together."""
     backend, topology = trial.attempt.backend, trial.attempt.topology
     before, parts, failed = [], None, ""
+    if trial.network.stages is not None and topology.process_count > 1:
+        # What cannot be computed in this precision would fail in one stage, and others would wait.
+        if topology.is_chief:
+            failed = _error_of(lambda: trial.take_whole(trial.whole(), Taken()))
+        if backend.sum(np.array([float(bool(failed))]))[0]:
+            return {"why_not": failed}
     try:
         network = trial.in_parts()
         before = trial.values(network)
         parts = trial.take_in_parts(network)
         del network
     except Exception as error:
-        import traceback
-
-        traceback.print_exc()
         failed = cause_line(error).rstrip(".")
-    # What cannot be computed fails in all processes alike, before they wait for one another.
+    # Without stages all processes fail alike, before they wait for one another.
     if backend.sum(np.array([float(parts is None)]))[0]:
         return {"why_not": failed or "another process cannot compute it"}
     table: dict[str, Any] = {}

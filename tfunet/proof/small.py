@@ -40,6 +40,29 @@ def pooling_steps(model: keras.Model, rank: int) -> tuple[int, ...]:
     )
 
 
+def step_flops(model: keras.Model, rank: int) -> float:
+    """Return about how many floating-point operations a training step takes for a sample.
+
+    Those of convolutions and matrix products; 0 for a network whose layers cannot be listed.
+    """
+    try:
+        network = read_network(model)
+    except ValueError:
+        return 0.0
+    total = 0.0
+    for node in network.nodes:
+        weights = sum(
+            math.prod(variable.shape)
+            for variable in node.trainable_variables
+            if len(variable.shape) > 1
+        )
+        voxels = max(
+            (math.prod(network.tensors[at].shape[1:-1] or (1,)) for at in node.makes), default=1
+        )
+        total += 2.0 * weights * voxels
+    return 3 * total  # The backward pass takes twice as many.
+
+
 def small_patch(
     patch: Sequence[int], steps: Sequence[int], parts: Sequence[int]
 ) -> tuple[int, ...]:

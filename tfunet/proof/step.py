@@ -150,7 +150,7 @@ def take_in_parts(
         is_of_one=stages is None and len(topology.local_replicas) > 1,
     )
     outputs = None
-    if network.split is not None or stages is not None:
+    if data.tiles is None and (network.split is not None or stages is not None):
         outputs = _look(backend, network, tf.constant(image)).numpy()
     with instead_of_apply(noted.note):
         logs = step_in_parts(attempt, data, network, batches)["logs"]

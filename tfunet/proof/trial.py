@@ -59,11 +59,14 @@ class Trial:
         else:
             made = assemble_for_stages(attempt, data)
             leave_out(made.model, self.left_out)
+            graph = graph_of(made, windows)
+            if len(graph.nodes) != run.stages.cut.begins[-1]:
+                raise ValueError("it has other layers for small samples")
             network = put_in_stages(
                 attempt,
                 data,
                 made,
-                graph_of(made, windows),
+                graph,
                 windows,
                 cut=run.stages.cut,
                 look=lambda _: run.preflight,
@@ -73,8 +76,8 @@ class Trial:
         network.held.share()
         return network
 
-    def whole(self, values: Sequence[np.ndarray]) -> Network:
-        """Return a copy for one device, whose variables have these values."""
+    def whole(self, values: Sequence[np.ndarray] | None = None) -> Network:
+        """Return a copy for one device; with these values of its weights, if they are given."""
         config = self.attempt.config
         rate = config.learning_rate * (config.num_replicas if config.scale_learning_rate else 1)
         alone = replace(
@@ -104,8 +107,9 @@ class Trial:
         run = self.network
         windows = self._windows(data.input_shape[:-1])
         network = completed(attempt, data, made, windows, checked=run.preflight, file=run.file)
-        for variable, value in zip(self.weights_of(network), values, strict=True):
-            variable.assign(value)
+        if values is not None:
+            for variable, value in zip(self.weights_of(network), values, strict=True):
+                variable.assign(value)
         return network
 
     def weights_of(self, network: Network) -> list[Any]:
@@ -146,6 +150,8 @@ class Trial:
         """Return how far two steps from the values `before` differ; `network` is a whole one."""
         model, run = network.model, self.network.model
         names = [variable.path for variable in run.variables]
+        if len(names) != len(model.variables):
+            names = [variable.path for variable in model.variables]
         trained = {id(variable) for variable in model.trainable_variables}
         kinds = ["updates" if id(variable) in trained else "states" for variable in model.variables]
         others = network.variables[len(names) :]

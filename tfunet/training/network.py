@@ -180,7 +180,7 @@ def completed(
     """Return the network with all that a step changes; `batch` has whole windows."""
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
     model, split, truth = made.model, made.split, truth_of(batch)
-    if model._compile_metrics is not None or len(model.outputs or ()) != 1:
+    if model._compile_metrics is not None or len(getattr(model, "outputs", None) or ()) != 1:
         with backend.scope():
             make_metrics(model, batch["image"], truth, config.metrics)
     used = look_at_step(

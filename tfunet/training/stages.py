@@ -229,8 +229,8 @@ def put_in_stages(
 
     with Elsewhere.looking():
         checked = look(run)
-        # Makes the variables of compiled metrics, as `fit` does.
-        model._symbolic_build(data_batch=(batch["image"], truth_of(batch)))
+        if model._compile_metrics is not None:  # Makes their variables, as `fit` does.
+            model._symbolic_build(data_batch=(batch["image"], truth_of(batch)))
     if split is not None and model._compile_metrics:
         split_metrics(model._compile_metrics.metrics, split)
     staged.install(loss)
