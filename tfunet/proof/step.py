@@ -12,6 +12,7 @@ from typing import Any, final
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.tensorflow import nn as keras_ops
 
 from tfunet.backend import Backend
 from tfunet.geometry.grid import Grid
@@ -61,16 +62,43 @@ def in_precision(dtype: str) -> Iterator[None]:
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)
     tf.config.run_functions_eagerly(True)
+    max_pool, keras_ops.max_pool = keras_ops.max_pool, _max_pool
     logger.setLevel("ERROR")  # Strategies say that a graph would be faster.
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        keras_ops.max_pool = max_pool
         logger.setLevel(level)
         tf.config.run_functions_eagerly(eagerly)
         keras.config.set_floatx(floatx)
         keras.config.set_dtype_policy(policy)
+
+
+def _max_pool(
+    inputs: Any,
+    pool_size: Any,
+    strides: Any = None,
+    padding: str = "valid",
+    data_format: Any = None,
+) -> Any:
+    """Pool volumes plane by plane, then across planes: TensorFlow has no other way in float64."""
+    inputs = tf.convert_to_tensor(inputs)
+    if inputs.dtype != tf.float64 or inputs.shape.rank != 5 or data_format == "channels_first":
+        return _KERAS_MAX_POOL(inputs, pool_size, strides, padding, data_format)
+    sizes = (pool_size,) * 3 if isinstance(pool_size, int) else tuple(pool_size)
+    steps = sizes if strides is None else (strides,) * 3 if isinstance(strides, int) else strides
+    batch, depth, *plane, channels = inputs.shape
+    of_planes = tf.reshape(inputs, [batch * depth, *plane, channels])
+    of_planes = tf.nn.max_pool2d(of_planes, sizes[1:], steps[1:], padding.upper())
+    rows, columns = of_planes.shape[1:3]
+    stacked = tf.reshape(of_planes, [batch, depth, rows * columns, channels])
+    pooled = tf.nn.max_pool2d(stacked, (sizes[0], 1), (steps[0], 1), padding.upper())
+    return tf.reshape(pooled, [batch, pooled.shape[1], rows, columns, channels])
+
+
+_KERAS_MAX_POOL = keras_ops.max_pool
 
 
 @final

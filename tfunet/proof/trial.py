@@ -24,6 +24,7 @@ from tfunet.training.stages import assemble_for_stages, graph_of, put_in_stages
 LEAST_CHANGE = {"float64": 1e-6, "float32": 1e-2}
 # Different random numbers for the weights of a variable.
 NOISE = 10_007
+EPSILON = 2.0**-23
 
 
 @final
@@ -169,6 +170,36 @@ class Trial:
                 before, parts.values, whole.values, names, kinds, LEAST_CHANGE[self.dtype]
             ),
         ]
+
+    def rounding(
+        self, before: Sequence[np.ndarray], whole: Taken, found: Sequence[Difference]
+    ) -> list[float]:
+        """Return by how much each of the differences may be rounding, in float32.
+
+        The step of one device is taken once more, with all weights and images changed in their
+        last digit.
+        """
+        if self.dtype == "float64":
+            return [0.0] * len(found)
+        images, rng = self._images, np.random.default_rng(0)
+
+        def changed(value: np.ndarray) -> np.ndarray:
+            if value.dtype != np.float32:
+                return value
+            noise = np.resize(rng.uniform(-EPSILON, EPSILON, NOISE), value.shape)
+            return (value * (1 + noise)).astype(np.float32)
+
+        values = [changed(value) for value in before]
+        self._images = changed(images)
+        try:
+            network = self.whole(values)
+            other = self.take_whole(network, replace(whole, gradients={}))
+        finally:
+            self._images = images
+        other.values = whole.values  # What optimizers make of gradients was given the same ones.
+        shares = self.differences(network, before, other, whole)
+        by_name = {(one.kind, one.name): one.share for one in shares}
+        return [by_name.get((one.kind, one.name), 0.0) for one in found]
 
     def _windows(self, spatial: Sequence[int]) -> Batch:
         """Return a batch of whole windows of this size."""

@@ -16,6 +16,7 @@ from tfunet.bench.analysis.confidence_intervals import (
 )
 from tfunet.bench.analysis.folds import folds_as_repeats, num_folds
 from tfunet.bench.analysis.sweep_summary import shared_environment
+from tfunet.bench.records.proofs import not_proved
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.records.ways_of_training import speed_by_repeat
 from tfunet.bench.study.machine_noise import NOISY
@@ -151,6 +152,7 @@ def _doubts(sweeps: tuple[SweepRecord, SweepRecord]) -> Iterator[str]:
         yield from (f"In {sweep.folder}: {fault}." for fault in sweep.faults)
         unread = [trial for trial in sweep.trials if not trial.is_readable]
         yield from (f"In {sweep.folder}, {trial.id}: {trial.reason}." for trial in unread)
+        yield from (f"In {sweep.folder}: {line}" for line in not_proved(sweep.trials))
     _, different = shared_environment([*sweeps[0].trials, *sweeps[1].trials])
     for key, counts in different.items():
         values = "; ".join(f"{value} ({count} trials)" for value, count in counts.items())

@@ -19,6 +19,7 @@ READ_APART = (
     *("exchanging_seconds", "crossing_seconds", "mean_alone_seconds", "num_parts"),
     "redundancy",
     "average_seconds",
+    *("is_proved", "why_not_proved"),
 )
 # Slower or faster than this is no machine, and overflows what is computed from it.
 LEAST = 1 / MOST
@@ -42,7 +43,10 @@ KINDS_APART = {
     "dataset_iou": dict[str, Finite | None] | None,
     "checks": dict[str, Any] | None,
     "replicas_from_step": list[tuple[Count, Positive]] | None,
+    "proved": dict[str, Any] | None,
 }
+# Of `proved`; the rest is for people.
+KINDS_OF_PROOF = {"is_proved": bool, "why_not": str}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,11 @@ class Result:
     dataset_dice: Mapping[str, float] = field(default_factory=dict)
     dataset_iou: Mapping[str, float] = field(default_factory=dict)
     miou: Finite | None = None
+    # Whether the run proved that its step is that of one device; None where it is by itself, and in
+    # older records.
+    is_proved: bool | None = None
+    # Why it did not; "" if it did.
+    why_not_proved: str = ""
 
     @property
     def mean_dice(self) -> float | None:
@@ -132,6 +141,8 @@ def parse_result(table: Mapping[str, Any]) -> Result:
     plain: dict[str, Any] = {
         name: table.get(name) for name in Result.__dataclass_fields__ if name not in READ_APART
     }
+    proof = table.get("proved") or {}
+    check_fields(proof, KINDS_OF_PROOF, "proved")
     pairs = table.get("synthetic_pairs_seconds") or ()
     alone, exchanging, crossing = (
         [statistics.median(seconds) for seconds in table.get(key) or ()]
@@ -159,6 +170,8 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         dataset_dice=_by_name(table.get("dataset_dice")),
         dataset_iou=_by_name(table.get("dataset_iou")),
         checks=dict(table.get("checks") or {}),
+        is_proved=proof.get("is_proved"),
+        why_not_proved=proof.get("why_not", ""),
         replicas_from_step=tuple(
             (int(step), int(count)) for step, count in table.get("replicas_from_step") or ()
         ),

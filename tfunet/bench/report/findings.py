@@ -8,6 +8,7 @@ from tfunet.bench.analysis.scaling_laws import fit
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.analysis.volume_scaling import volume_scaling
+from tfunet.bench.records.proofs import not_proved
 from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
@@ -65,6 +66,7 @@ def doubts(summary: Summary) -> list[str]:
     """Return sentences on what weakens the findings."""
     return [
         *_missing_trials(summary),
+        *not_proved(summary.sweep.trials),
         *_diverged(summary),
         *(f"A file of the records is wrong. {fault}." for fault in summary.sweep.faults),
         *_stopped(summary),

@@ -195,6 +195,7 @@ def trial_row(trial: TrialRecord) -> dict[str, str]:
         "replicas": str(trial.config.num_replicas),
         "repeat": str(trial.repeat),
         "state": trial.state,
+        "proved": texts.NONE,
         "images/s": texts.NONE,
         "Dice": texts.NONE,
         "mIoU": texts.NONE,
@@ -202,6 +203,8 @@ def trial_row(trial: TrialRecord) -> dict[str, str]:
         "reason": trial.reason,
     }
     if result is not None:
+        if result.is_proved is not None:
+            row["proved"] = "yes" if result.is_proved else "no"
         row["images/s"] = f"{result.images_per_second:.1f}"
         row["Dice"] = _number(result.mean_dice, 3)
         row["mIoU"] = _number(result.miou, 3)
