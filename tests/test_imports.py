@@ -24,7 +24,7 @@ FLOORS = (
     ("swap.report",),
     ("swap",),
     ("training",),
-    ("performance",),
+    ("performance", "proof"),
     ("loop",),
     ("worker",),
     ("bench.records",),

@@ -7,6 +7,8 @@ TERMS = {
     "Horovod, with its options.",
     "replicas": "Copies of the network that train side by side, each on samples of its own.",
     "repeats": "Runs with the same settings and different seeds, or folds.",
+    "proved": "Whether the run proved, by a small step both ways, that its step is that of one "
+    "device. Runs that step as one device have nothing to prove.",
     "images/s": "Images that all replicas together train on in a second, in steady steps.",
     "speed-up": "How many times as fast as the baseline, which is one replica. In parentheses the "
     "95 % interval.",
