@@ -96,6 +96,8 @@ def test_an_optimizer_that_does_not_say_whose_state_it_keeps_is_refused():
     owners = owned(model, 0)
     with pytest.raises(ValueError, match="Adafactor keeps the state"):
         build_optimizer(keras.optimizers.Adafactor(0.1), model.trainable_variables, owners, 0)
+    with pytest.raises(ValueError, match="SGD has use_ema=True, and with stages"):
+        build_optimizer(keras.optimizers.SGD(use_ema=True), model.trainable_variables, owners, 0)
 
 
 def test_what_another_process_holds_is_not_here():
