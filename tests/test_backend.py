@@ -14,6 +14,7 @@ def config(name, backend="horovod", stages=2, **options):
     ("name", "options"),
     [
         ("ModelCheckpoint", {"filepath": "best.keras"}),
+        ("OrbaxCheckpoint", {"directory": "best"}),
         ("SwapEMAWeights", {}),
         ("EarlyStopping", {"restore_best_weights": True}),
         ("TensorBoard", {"histogram_freq": 1}),

@@ -273,6 +273,7 @@ def num_processes(keys: PlacementKeys) -> int:
 # Keras callbacks that read all weights, or do so where this option is given.
 READ_ALL_WEIGHTS = {
     "ModelCheckpoint": None,
+    "OrbaxCheckpoint": None,
     "SwapEMAWeights": None,
     "EarlyStopping": "restore_best_weights",
     "TensorBoard": "histogram_freq",

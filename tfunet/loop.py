@@ -81,6 +81,6 @@ def run(
             trainer.leave()
 
     measurements = measure(trainer)
-    keep_shown_cases(trainer, scores)
-    trainer.end()
+    keep_shown_cases(trainer, trainer.end(scores))
+    trainer.close()
     return write_result(trainer, measurements, proved)

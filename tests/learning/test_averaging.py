@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfunet.learning.averaging import Averaging
+from tfunet.learning.averaging import Averaging, check_overwriting
 
 GRADIENTS = [[[1.0, 2.0]], [[3.0, -6.0]]]
 
@@ -119,3 +119,23 @@ def test_optimizers_that_would_be_summed_are_refused():
             [(tf.constant([1.0]), variable)]
         )
     assert float(variable[0]) == -1.0
+
+
+@pytest.mark.parametrize("outer", [lambda made: made, keras.optimizers.LossScaleOptimizer])
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({"use_ema": True, "ema_overwrite_frequency": 2}, True),
+        ({"use_ema": True}, False),
+        ({"ema_overwrite_frequency": 2}, False),  # Without averages it means nothing.
+    ],
+)
+def test_a_strategy_of_tensorflow_cannot_overwrite_weights_in_a_step(outer, options, is_refused):
+    optimizers = [keras.optimizers.SGD(), outer(keras.optimizers.SGD(name="other", **options))]
+    check_overwriting(optimizers)
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        if not is_refused:
+            check_overwriting(optimizers)
+            return
+        with pytest.raises(ValueError, match=r"'other' has ema_overwrite_frequency=2: .* horovod"):
+            check_overwriting(optimizers)

@@ -1,8 +1,11 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfunet.learning import LOSSES, losses
+from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.region_loss import RegionLoss
 
 ALL = list(LOSSES)
 WEIGHTED = [name for name in ALL if "crossentropy" in name or name == "focal"]
@@ -177,6 +180,51 @@ def test_losses_survive_saving():
         loss = losses.make(name, {})
         again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
         assert again.get_config() == loss.get_config()
+
+
+class Squares(keras.losses.Loss):
+    """Gives values of a type of its own, for each sample or for each pixel."""
+
+    def __init__(self, gives="float32", each="pixel", dtype=None):
+        super().__init__(dtype=dtype)
+        self.gives, self.each = gives, each
+
+    def call(self, y_true, y_pred):
+        mask = keras.ops.reshape(y_true, y_pred.shape[:-1])
+        values = keras.ops.square(y_pred[..., 0] - keras.ops.cast(mask, y_pred.dtype))
+        values = keras.ops.cast(values, self.gives)
+        return values if self.each == "pixel" else keras.ops.mean(values, axis=(1, 2))
+
+
+@pytest.mark.parametrize("each", ["sample", "pixel"])
+@pytest.mark.parametrize("with_more", [False, True])
+@pytest.mark.parametrize(
+    ("gives", "dtype"),
+    [("float16", None), ("bfloat16", None), ("float64", None), ("float16", "float64")],
+)
+def test_values_of_any_type_are_those_of_the_loss(gives, dtype, with_more, each):
+    """As Keras casts what `call` returns when a loss is called; also with what is put around it."""
+
+    def made(**options):
+        loss = losses.make(f"{__file__}:Squares", {"each": each, **options})
+        if not with_more:
+            return loss
+        of_regions = RegionLoss(loss, [[1]], 2)
+        ignore_in_loss(of_regions, 255, of_regions=True)
+        return of_regions
+
+    mask, logits = batch(2, 1)
+    loss, expected = made(gives=gives, dtype=dtype), made()
+    with tf.GradientTape() as tape:
+        given = tf.constant(logits)
+        tape.watch(given)
+        found = losses.per_sample(loss, mask, given)
+    assert loss.call(mask, given).dtype == (dtype or "float32")
+    assert found.dtype == "float32"
+    np.testing.assert_allclose(found, losses.per_sample(expected, mask, logits), rtol=0.01)
+    assert float(loss(mask, logits)) == pytest.approx(float(np.mean(found)), rel=0.01)
+    slope = 2 * (logits - mask[..., None]) / mask[0].size
+    np.testing.assert_allclose(tape.gradient(found, given), slope, atol=0.01)
 
 
 def function_of_masks(y_true, y_pred, weight=1.0):

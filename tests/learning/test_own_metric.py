@@ -30,6 +30,33 @@ def fails(truth, predicted, spacing):
 
 
 ANSWERS = []
+
+
+class Tall:
+    def __init__(self, truth, predicted, spacing):
+        pass
+
+
+class Wide:
+    def __call__(self, truth, predicted, spacing):
+        return 3.0
+
+
+def of_batch(y_true, y_pred):
+    return 0.0
+
+
+wide = Wide()
+"""
+KERAS_SOURCE = """
+import keras
+
+
+class Own(keras.metrics.Mean):
+    pass
+
+
+own = Own()
 """
 
 
@@ -82,6 +109,27 @@ def test_errors_name_the_metric_and_its_line(file):
         of(file, "says")
     with pytest.raises(ValueError, match="has no 'smaller'"):
         of(file, "smaller")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Own", "is a metric of Keras"),
+        ("own", "is a metric of Keras"),
+        ("keras.metrics.binary_accuracy", "is a metric of Keras"),
+        ("Tall", "is a class"),
+        ("of_batch", r"cannot be called with \(truth, predicted, spacing\): too many positional"),
+        ("wide", None),
+    ],
+)
+def test_what_is_no_function_of_whole_cases_is_refused_before_training(name, words, tmp_path):
+    path = tmp_path / "kinds.py"
+    path.write_text(SOURCE + KERAS_SOURCE)
+    if words is None:
+        assert of(path, name)[0] == 3.0
+        return
+    with pytest.raises(ValueError, match=f"{name}' {words}.* Write a function of a region"):
+        load_own(case_metrics([f"{path}:{name}"]))
 
 
 @pytest.mark.parametrize(

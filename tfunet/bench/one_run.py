@@ -45,7 +45,7 @@ class TrainedRun:
 
     Attributes:
         folder: The folder of its record.
-        scores: Losses and scores after the last epoch; those of regions by their names.
+        scores: Losses and scores of the network that it keeps; those of regions by their names.
         history: A list for each column of numbers in epochs.csv, with an entry for each epoch.
     """
 

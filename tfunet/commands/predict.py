@@ -124,7 +124,7 @@ def _add_options(parser: argparse.ArgumentParser, drawn: str) -> None:
     parser.add_argument(
         "--weights",
         metavar="best.keras",
-        help="a file of weights in the run's folder; by default those of its last epoch",
+        help="a file of weights in the run's folder; by default those that it ended with",
     )
     parser.add_argument(
         "--ensemble",

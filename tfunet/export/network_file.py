@@ -91,7 +91,7 @@ def export_network(
         out: Folder to write to.
         images: Images to compare on; by default validation cases of the run.
         window: Spatial shape of the input; by default the patch of the training.
-        weights: A file of weights in the run's folder; by default those of its last epoch.
+        weights: A file of weights in the run's folder; by default those that it ended with.
 
     Raises ValueError for a network that cannot be exported, which names the layer, and
     CheckFailedError for a file that predicts something else.

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -167,6 +167,25 @@ def none_made(why: str) -> Iterator[None]:
             if issubclass(kind, keras.Optimizer) and "__init__" in vars(kind):
                 changed.enter_context(_replaced(kind, "__init__", refuse))
         yield
+
+
+def check_overwriting(optimizers: Iterable[keras.Optimizer]) -> None:
+    """Raise ValueError for optimizers that overwrite weights in a step, where that is impossible.
+
+    Call it in the scope of the backend.
+    """
+    if not tf.distribute.has_strategy():
+        return
+    for optimizer in optimizers:
+        for part in (optimizer, *_inside(optimizer)):
+            if part.use_ema and part.ema_overwrite_frequency:
+                raise ValueError(
+                    f"The optimizer {part.name!r} has ema_overwrite_frequency="
+                    f"{part.ema_overwrite_frequency}: Keras overwrites the weights in a branch of "
+                    "the step, which this backend's strategy of tf.distribute cannot do. Leave it "
+                    "out (use_ema alone gives the model the averages at the end), or choose the "
+                    "backend single or horovod."
+                )
 
 
 def _inside(optimizer: keras.Optimizer) -> list[keras.Optimizer]:

@@ -49,7 +49,7 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
         if not (isinstance(kind, type) and issubclass(kind, keras.Loss)):
             known = [*LOSSES, *(key for key in vars(keras.losses) if key[0].isupper())]
             raise unknown("loss", name, known)
-        return call("loss", kind, options)
+        return in_own_dtype(call("loss", kind, options))
     kind = resolve("loss", name, LOSSES, keras.Loss)
     if inspect.isfunction(kind) and _takes_masks(kind, options):
         raise ValueError(
@@ -59,6 +59,17 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
     loss = call("loss", kind, options, ref=name)
     if not isinstance(loss, keras.Loss):
         raise ValueError(f"The loss {name!r} is a {type(loss).__name__}; it must be a keras.Loss.")
+    return in_own_dtype(loss)
+
+
+def in_own_dtype(loss: keras.Loss) -> keras.Loss:
+    """Have a loss's `call` return values of its dtype, as a call of the loss does in Keras."""
+    own_call = loss.call
+
+    def in_dtype(y_true: Any, y_pred: Any) -> Any:
+        return ops.convert_to_tensor(own_call(y_true, y_pred), dtype=loss.dtype)
+
+    object.__setattr__(loss, "call", in_dtype)
     return loss
 
 
@@ -78,7 +89,7 @@ class MixedSamplesError(ValueError):
 
 
 def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
-    """Return the loss of each sample of a batch, (batch,): the mean over the sample's voxels.
+    """Return the loss of each sample of a batch, (batch,) in float32: the mean over its voxels.
 
     Raises MixedSamplesError for a loss that mixes the samples of a batch into one number.
     """
@@ -89,7 +100,7 @@ def per_sample(loss: keras.Loss, mask: Any, logits: Any) -> Any:
             "samples. Its call must give a value for each sample (or voxel): a number for the "
             "whole batch would depend on how the batch is divided among devices."
         )
-    return ops.mean(ops.reshape(values, (mask.shape[0], -1)), axis=-1)
+    return ops.mean(ops.reshape(ops.cast(values, "float32"), (mask.shape[0], -1)), axis=-1)
 
 
 def class_probabilities(logits: Any) -> Any:

@@ -1,5 +1,6 @@
 """Metrics of whole cases that are functions of the user's own. No TensorFlow."""
 
+import inspect
 import math
 import numbers
 from collections.abc import Iterable
@@ -13,10 +14,13 @@ from tfunet.config.refs import resolve
 
 
 def load_own(metrics: Iterable[CaseMetric]) -> None:
-    """Import the user's functions; raises ValueError for one that does not exist."""
+    """Import the user's functions.
+
+    Raises ValueError for one that does not exist, or cannot be a metric of whole cases.
+    """
     for metric in metrics:
         if metric.kind == OWN:
-            _function(metric)
+            _check(metric, _function(metric))
 
 
 def measure_own(
@@ -47,3 +51,26 @@ def measure_own(
 
 def _function(metric: CaseMetric) -> Any:
     return resolve("metric", metric.ref, {}, has_arguments=True)
+
+
+def _check(metric: CaseMetric, function: Any) -> None:
+    """Raise ValueError for a class, for what is of Keras, and for other arguments."""
+    kind = function if inspect.isclass(function) else type(function)
+    roots = {str(getattr(each, "__module__", "")).partition(".")[0] for each in kind.__mro__}
+    roots.add(str(getattr(function, "__module__", "")).partition(".")[0])
+    if "keras" in roots:
+        is_what = "is a metric of Keras, which sees batches"
+    elif inspect.isclass(function):
+        is_what = "is a class"
+    else:
+        try:
+            inspect.signature(function).bind(None, None, None)
+            return
+        except TypeError as error:
+            is_what = f"cannot be called with (truth, predicted, spacing): {error}"
+    name = metric.ref.rpartition(":")[2]
+    raise ValueError(
+        f"The metric {metric.ref!r} {is_what}. Write a function of a region of a whole case that "
+        f"returns a number: def {name}(truth, predicted, spacing). Of the training batches, "
+        "metrics can name those that keras.metrics has, such as 'accuracy'."
+    )

@@ -81,7 +81,7 @@ class Options:
         batch: Windows that the device takes at once.
         format: tiff, nifti, zarr or png. By default that of the image, or TIFF.
         probabilities: Write the probabilities of each class or region, too.
-        weights: A file of weights in the run's folder; by default those of its last epoch.
+        weights: A file of weights in the run's folder; by default those that it ended with.
         overlay: Draw the labels over the image, too, where matplotlib is installed.
         pixel_size: Pixel size of the images, if the run resampled them and they do not state it.
         ensemble: Further runs. The prediction is the mean of the probabilities of all runs.

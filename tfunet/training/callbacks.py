@@ -15,7 +15,7 @@ from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 
 # They write files, so only the chief may have them.
-WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint")
+WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint", "OrbaxCheckpoint")
 
 
 @final

@@ -44,7 +44,8 @@ def weights_hash(backend: Backend, topology: Topology, fingerprints: np.ndarray)
     if different:
         raise CheckFailedError(
             f"The weights of replicas {different} differ from those of replica 0: gradients are "
-            "not averaged, or a random or non-deterministic operation updates a weight."
+            "not averaged, a random or non-deterministic operation updates a weight, or a callback "
+            "changes weights in some processes only."
         )
     return hashes[0]
 

@@ -108,6 +108,8 @@ def compile_model(
             raise ValueError(
                 f"The model's own compile{own} does not use the {key} that it is given. {advice}"
             )
+    # Files of the network tell nothing of this, so that Keras loads them without tfunet's losses.
+    object.__setattr__(model, "get_compile_config", dict)
 
 
 def make_metrics(

@@ -3,9 +3,9 @@
 import collections
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, final
+from typing import NoReturn, final
 
 import keras
 import numpy as np
@@ -18,21 +18,15 @@ from tfunet.machine.energy import RunEnergy
 from tfunet.training import checkpoint, state
 from tfunet.training.attempt import Attempt
 from tfunet.training.callbacks import Callbacks
-from tfunet.training.checks import (
-    dropped_samples,
-    every_voxel_once,
-    make_fingerprint,
-    samples_hash,
-    uses_of_samples,
-)
-from tfunet.training.evaluation import Evaluation, Scores
+from tfunet.training.checks import dropped_samples, samples_hash, uses_of_samples
+from tfunet.training.evaluation import Scores
 from tfunet.training.logbook import Logbook
 from tfunet.training.network import Network
 from tfunet.training.progress import Resumed
 from tfunet.training.rounds import Rounds
 from tfunet.training.run_data import RunData
 from tfunet.training.step import Steps
-from tfunet.training.whole_cases import WholeCases
+from tfunet.training.validation import Validation
 
 # What Keras's callbacks say of a metric that an epoch does not have.
 NO_SCORE = r"(?s).*\bavailable"
@@ -92,18 +86,13 @@ class Trainer:
         # Of the devices that share a sample, one reports it.
         mesh, local = attempt.mesh, attempt.topology.local_replicas
         self._first_of_samples = [mesh.is_first(device) for device in local]
-        self.evaluation = self._evaluation(
-            data.split.validation,
-            whole_cases=data.whole_cases,
-            labels=data.labels if self.tells_labels else None,
-        )
+        self.validation = Validation(attempt, data, network, callbacks.supports, self.progress)
         self.rounds = self._rounds()
         self._metrics = state.MetricState(
             attempt.backend,
             network.model,
             is_shared=stages is not None and stages.shares_metrics,
         )
-        self._fingerprint = make_fingerprint(attempt.backend, network.weights)
         self.steps = self._steps()
         self.logbook = Logbook(attempt, data, network, resumed)
         self._keras_callbacks = keras.callbacks.CallbackList(
@@ -113,45 +102,12 @@ class Trainer:
             steps=data.steps_per_epoch,
         )
 
-    @property
-    def tells_labels(self) -> bool:
-        """Whether evaluations can give the predicted labels.
-
-        Under large-model support they do so only where metrics need them: they take memory that
-        is not to spare.
-        """
-        is_free = self.data.labels is not None and not self.callbacks.supports
-        return is_free or self.data.whole_cases is not None
-
-    def _evaluation(
-        self,
-        cases: Sequence[int],
-        *,
-        whole_cases: WholeCases | None = None,
-        labels: Callable[..., Any] | None = None,
-    ) -> Evaluation:
-        data, network = self.data, self.network
-        return Evaluation(
-            backend=self.attempt.backend,
-            forward=network.evaluate,
-            loss=network.loss,
-            pipeline=replace(
-                data.evaluation, validation=tuple(cases), tells_places=labels is not None
-            ),
-            num_cases=len(cases),
-            scoring=data.scoring(cases),
-            supports=self.callbacks.supports,
-            prepare=network.own_part,
-            labels=labels,
-            whole_cases=whole_cases,
-        )
-
     def _rounds(self) -> Rounds | None:
         """Return the part in a tournament; None for a run that meets no other."""
         tournament = read_tournament(self.attempt.config.tournament)
         if tournament is None or tournament.selection == "none":
             return None
-        evaluate = self._evaluation(self.data.deciding)
+        evaluate = self.validation.of(self.data.deciding)
 
         def score() -> float:
             logs = evaluate(self.attempt.begin).logs()
@@ -338,8 +294,7 @@ class Trainer:
         attempt.begin("checking")
         self._write_steps(epoch)
         self.network.held.average_statistics()
-        fingerprints = self._fingerprint().numpy()
-        progress.weights_hash = self.network.held.weights_hash(fingerprints)
+        progress.weights_hash = self.validation.weights_hash()
         if not attempt.config.synthetic:
             uses = uses_of_samples(attempt.backend.sum(epoch.sample_uses), self.data.num_tiles)
             progress.samples_hash = samples_hash(
@@ -364,15 +319,16 @@ class Trainer:
 
         Raises CheckFailedError where the voxels of a case were not all counted once.
         """
-        data, progress = self.data, self.progress
         since = time.perf_counter()
         scores: Scores | None = None
-        is_last = epoch.last_step == data.last_step
+        is_last = epoch.last_step == self.data.last_step
         if (epoch.index + 1) % self.attempt.config.evaluate_every == 0 or is_last:
-            scores = self.evaluation(self.attempt.begin)
-            every_voxel_once(scores.voxels, data.validation_voxels, data.validation_ids)
-            progress.logs.update(scores.logs())
-        epoch.evaluation_seconds = progress.spend("evaluation", since)
+            # Callbacks may give the model other weights meanwhile, as SwapEMAWeights does.
+            self._keras_callbacks.on_test_begin()
+            scores = self.validation.score()
+            logs = {name.removeprefix("val_"): value for name, value in scores.logs().items()}
+            self._keras_callbacks.on_test_end(logs)
+        epoch.evaluation_seconds = self.progress.spend("evaluation", since)
         return scores
 
     def record(self, epoch: Epoch, scores: Scores | None) -> None:
@@ -395,10 +351,37 @@ class Trainer:
             f"Stopped by a signal after step {self.progress.step} of {self.data.last_step}."
         )
 
-    def end(self) -> None:
-        """End training for the callbacks."""
-        if self.network.encoder is not None:
-            self.network.encoder.trainable = True  # In the file of the model.
+    def end(self, scores: Scores | None) -> Scores | None:
+        """End training for the optimizer and the callbacks.
+
+        Both may give the model other weights, such as averages or those of the best epoch. What the
+        run says of its model must be of the weights that it keeps: weights other than those that
+        were scored last are scored. Returns their scores, by default `scores`.
+        """
+        progress, model, network = self.progress, self.network.model, self.network
+        if network.encoder is not None:
+            network.encoder.trainable = True  # In the file of the model.
         if self.rounds is not None:
             self.rounds.end()
-        self._keras_callbacks.on_train_end()
+        self.attempt.begin("callbacks after training")
+        model.optimizer.finalize_variable_values(model.trainable_weights)  # As Keras's fit does.
+        supports = self.callbacks.supports
+        ending = self._keras_callbacks
+        ending.callbacks = [one for one in ending.callbacks if one not in supports]
+        ending.on_train_end(progress.logs)
+        progress.weights_hash = self.validation.weights_hash()
+        if progress.weights_hash != progress.scored_hash:
+            self.attempt.say(
+                "Scored again: a callback, use_ema or further steps changed the network's weights "
+                "after its last evaluation."
+            )
+            since = time.perf_counter()
+            scores = self.validation.score()
+            progress.spend("evaluation", since)
+            self.logbook.write_scores(-(-progress.step // self.data.steps_per_epoch), scores)
+        return scores
+
+    def close(self) -> None:
+        """End large-model support, which the evaluations after training need, too."""
+        for support in self.callbacks.supports:
+            support.on_train_end()

@@ -152,13 +152,7 @@ class Logbook:
         )
         self._saving_in_rows = saving_seconds
         if scores is not None:
-            rows = scores.case_rows(epoch, self._data.validation_ids)
-            names = () if scores.metrics is None else scores.metrics.names
-            self._attempt.folder.write_cases(rows, scores.scoring.table, names)
-            if scores.confusion.size:
-                labels = self._data.task.source.label_names().values()
-                text = confusion_csv(scores.confusion, labels)
-                write_atomic(self._attempt.folder.path / CONFUSION, text)
+            self.write_scores(epoch, scores)
         self._bar.clear()
         regions = tuple(self._data.task.source.regions)
         shown = shown_numbers(progress.logs, regions, self._attempt.config.epoch_score)
@@ -167,6 +161,18 @@ class Logbook:
             numbers += f", {evaluation_seconds:.1f} s of evaluation"
         self._attempt.say(f"epoch {epoch}: step {progress.step}, {numbers}")
         self._trackers.look()
+
+    def write_scores(self, epoch: int, scores: Scores) -> None:
+        """Write the scores of an evaluation after an epoch, counted from 1: those of each case."""
+        if self._epochs is None:
+            return
+        rows = scores.case_rows(epoch, self._data.validation_ids)
+        names = () if scores.metrics is None else scores.metrics.names
+        self._attempt.folder.write_cases(rows, scores.scoring.table, names)
+        if scores.confusion.size:
+            labels = self._data.task.source.label_names().values()
+            text = confusion_csv(scores.confusion, labels)
+            write_atomic(self._attempt.folder.path / CONFUSION, text)
 
     def close_bar(self) -> None:
         """End the progress bar, after the last epoch: what comes then is no step of training."""

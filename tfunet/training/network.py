@@ -11,7 +11,7 @@ from tfunet.backend import Backend
 from tfunet.config.case_metrics import keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.pipeline import truth_of
-from tfunet.learning.averaging import Averaging, Switch
+from tfunet.learning.averaging import Averaging, Switch, check_overwriting
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.slow_statistics import slow_statistics
 from tfunet.parallel.exchange import ExchangeSwitch
@@ -191,6 +191,8 @@ def completed(
         accumulation=config.accumulation,
         num_replicas=topology.num_replicas,
     )
+    with backend.scope():
+        check_overwriting(used.optimizers)
     metrics = model._compile_metrics.metrics if model._compile_metrics else ()
     if split is not None:
         split_metrics(metrics, split)

@@ -22,6 +22,7 @@ class Progress:
     seconds: dict[str, float] = field(default_factory=dict)
     logs: dict[str, float] = field(default_factory=dict)
     weights_hash: str = ""
+    scored_hash: str = ""  # That of the weights that were evaluated last.
     samples_hash: str = ""
     dropped_samples: list[int] = field(default_factory=list)
     # (first step, replicas) of each part of the run: it may go on with another number.

@@ -27,11 +27,7 @@ def write_result(
     trainer.network.held.complete()
     if attempt.topology.is_chief:
         since = time.perf_counter()
-        network = trainer.network
-        # That of a model in stages has the states of one stage.
-        saving.save(
-            network.model, attempt.folder, network.file, has_optimizer=network.stages is None
-        )
+        saving.save(trainer.network.model, attempt.folder, trainer.network.file)
         _write_plans(attempt, measured.step, result["median_step_seconds"])
         trainer.progress.spend("saving", since)
         trainer.logbook.close()

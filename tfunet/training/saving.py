@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -32,12 +32,12 @@ def file_of(model: keras.Model, folder: RunFolder) -> str:
     return MODEL
 
 
-def save(model: keras.Model, folder: RunFolder, name: str, *, has_optimizer: bool = True) -> None:
-    """Write the model, or its weights, into the run's folder.
+def save(model: keras.Model, folder: RunFolder, name: str) -> None:
+    """Write the model, or its weights, into the run's folder; without the state of its optimizer.
 
-    `has_optimizer` says whether the optimizer is whole; otherwise its state is left out.
+    The checkpoint has that state, and in stages a process has only a part of it.
     """
-    with folder.replacing(name) as path, nullcontext() if has_optimizer else _left_out(model):
+    with folder.replacing(name) as path, _without_optimizer(model):
         if name == MODEL:
             model.save(path)
         else:
@@ -45,8 +45,9 @@ def save(model: keras.Model, folder: RunFolder, name: str, *, has_optimizer: boo
 
 
 @contextmanager
-def _left_out(model: keras.Model) -> Iterator[None]:
-    optimizer, model.optimizer = model.optimizer, None
+def _without_optimizer(model: keras.Model) -> Iterator[None]:
+    optimizer = getattr(model, "optimizer", None)  # A model that is not compiled has none.
+    model.optimizer = None
     try:
         yield
     finally:
@@ -62,7 +63,8 @@ def _prove(model: keras.Model, folder: RunFolder) -> None:
     try:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(_another(value))
-        model.load_weights(path)
+        with _without_optimizer(model):
+            model.load_weights(path)
         lost = _differing(variables, values)
     except (ValueError, KeyError) as error:
         raise ValueError(

@@ -36,7 +36,7 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
     limited, where a further pipeline might find none.
     """
     attempt, data = trainer.attempt, trainer.data
-    if scores is None or not trainer.tells_labels or data.labels is None:
+    if scores is None or not trainer.validation.tells_labels or data.labels is None:
         return
     if attempt.config.cpu_memory is not None:
         return
@@ -55,7 +55,9 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
                 plane.cut(labels, corner.tolist(), canvas)
 
     try:
-        trainer.evaluation.predict(replace(data.evaluation, validation=chosen), add, attempt.begin)
+        trainer.validation.evaluation.predict(
+            replace(data.evaluation, validation=chosen), add, attempt.begin
+        )
     except tf.errors.ResourceExhaustedError:
         # Of several processes, others would wait for this one.
         if attempt.topology.process_count > 1:

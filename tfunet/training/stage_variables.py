@@ -106,8 +106,14 @@ def build_optimizer(
 
     Variables of other stages have a number each as their stand-in, and so have their states.
 
-    Raises ValueError for an optimizer that keeps a state of which it does not say whose it is.
+    Raises ValueError for an optimizer that keeps a state of which it does not say whose it is, and
+    for one that gives a model the averages of all weights.
     """
+    if optimizer.use_ema:
+        raise ValueError(
+            f"The optimizer {type(optimizer).__name__} has use_ema=True, and with stages it has "
+            "the variables of one stage only. Leave out use_ema, or leave out stages."
+        )
     given = [
         variable
         if owners[id(variable)] == stage
