@@ -10,6 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.geometry.kinds import is_own
 from tfunet.models.keras_errors import cause_line
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.group import SampleGroup, Traffic
@@ -79,6 +80,7 @@ class SplitNetwork:
     def install(self) -> None:
         """Make the model's calls run on parts."""
         whole = self.model.call
+        has_own_call = is_own(self.model, "call")
         graphs: dict[bool, keras.Model] = {}
 
         def call(inputs: Any, training: Any = None, mask: Any = None, **more: Any) -> Any:
@@ -89,7 +91,11 @@ class SplitNetwork:
                 return whole(inputs, **options)
             is_training = bool(training)
             if is_training not in graphs:
-                graphs[is_training] = _graph_of(self.model, inputs, self.extents, is_training)
+                own_graph = None if has_own_call else _own_graph(self.model)
+                graphs[is_training] = own_graph or _traced_graph(
+                    self.model, whole, inputs, self.extents, is_training
+                )
+                _check_outputs(self.model, graphs[is_training])
             group = self.group()
             output = self.run(
                 graphs[is_training], Part(tensor=inputs, bounds=self.bounds), group, is_training
@@ -244,36 +250,33 @@ class SplitNetwork:
         return keras.tree.map_structure(back, op(*args, **kwargs))
 
 
-def _graph_of(
-    model: keras.Model, inputs: Any, extents: tuple[int | None, ...], training: bool
-) -> keras.Model:
-    """Return a model as a graph of layers.
-
-    Raises ValueError where that of a model of a class of its own cannot be read, and for several
-    outputs.
-    """
-    graph = _own_graph(model) or _traced_graph(model, inputs, extents, training)
+def _check_outputs(model: keras.Model, graph: keras.Model) -> None:
     if len(graph.outputs) != 1:
         raise ValueError(
             f"The model {type(model).__name__} has {len(graph.outputs)} outputs in training, and "
             "split needs one. Leave out split, or the other outputs (deep supervision)."
         )
-    return graph
 
 
 def _own_graph(model: keras.Model) -> keras.Model | None:
     """Return a model whose call is to run its graph of layers; None for a `call` of its own."""
-    owner = next(kind for kind in type(model).__mro__ if "call" in vars(kind))
-    if owner.__module__.split(".")[0] != "keras":
+    if is_own(model, "call"):
         return None
     graph = model._functional if isinstance(model, keras.Sequential) else model
     return graph if hasattr(graph, "_run_through_graph") else None
 
 
 def _traced_graph(
-    model: keras.Model, inputs: Any, extents: tuple[int | None, ...], training: bool
+    model: keras.Model,
+    call: Callable[..., Any],
+    inputs: Any,
+    extents: tuple[int | None, ...],
+    training: bool,
 ) -> keras.Model:
-    """Return the graph of what the `call` of a model's own class does."""
+    """Return the graph of what the `call` of a model's own does.
+
+    Raises ValueError where it cannot be read.
+    """
     shape = [
         rows if extent is None else extent
         for rows, extent in zip(inputs.shape[1:-1], extents, strict=True)
@@ -281,7 +284,7 @@ def _traced_graph(
     image = keras.Input((*shape, inputs.shape[-1]), batch_size=inputs.shape[0])
     options = {"training": training} if model._call_has_training_arg else {}
     try:
-        return keras.Model(image, type(model).call(model, image, **options))
+        return keras.Model(image, call(image, **options))
     except Exception as error:
         raise ValueError(
             f"The layers of the model {type(model).__name__} cannot be read from its call, so "

@@ -13,6 +13,7 @@ from tfunet.config.amount import MIB
 from tfunet.config.keys import show
 from tfunet.config.refs import near_match
 from tfunet.config.run import RunConfig
+from tfunet.geometry.kinds import is_own
 from tfunet.pipeline.balance import Balance, NoBalanceError, balances
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.network import Network
@@ -189,8 +190,7 @@ def named_cuts(graph: Network, names: Sequence[str]) -> list[int]:
 def check_own_methods(model: keras.Model) -> None:
     """Raise ValueError for methods of the model's own that need the whole network."""
     for name in ("call", "train_step", "compute_loss", "compute_metrics"):
-        owner = next(kind for kind in type(model).__mro__ if name in vars(kind))
-        if name in vars(model) or owner.__module__.split(".")[0] != "keras":
+        if is_own(model, name):
             raise ValueError(
                 f"The model has a {name} of its own, which needs the whole network, and each "
                 "process has a stage of it. Leave out stages, or use Keras's."
