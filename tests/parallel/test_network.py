@@ -189,6 +189,82 @@ class Largest(keras.Loss):
         return tf.reduce_max(flat, axis=1)
 
 
+def probabilities(y_true, y_pred):
+    truth = keras.ops.one_hot(keras.ops.cast(y_true, "int32"), y_pred.shape[-1])
+    return keras.ops.softmax(y_pred, axis=-1), keras.ops.cast(truth, y_pred.dtype)
+
+
+def negative_logs(y_true, y_pred):
+    """Return the cross-entropy of each voxel."""
+    p, t = probabilities(y_true, y_pred)
+    return -keras.ops.sum(keras.ops.log(p + 1e-6) * t, -1)
+
+
+def dice_of_each_class(y_true, y_pred):
+    p, t = probabilities(y_true, y_pred)
+    return 1 - 2 * keras.ops.sum(p * t, (1, 2)) / (keras.ops.sum(p, (1, 2)) + 1)
+
+
+def mean_of_each_row(y_true, y_pred):
+    return keras.ops.square(keras.ops.mean(negative_logs(y_true, y_pred), 2))
+
+
+def more_at_borders(y_true, y_pred):
+    _, t = probabilities(y_true, y_pred)
+    inside, outside = (
+        keras.ops.max_pool(mask, 5, 1, padding="same") for mask in (t[..., 1:], 1 - t[..., 1:])
+    )
+    return negative_logs(y_true, y_pred) * keras.ops.sum(1 + 4 * (inside + outside), -1)
+
+
+def balanced(y_true, y_pred):
+    _, t = probabilities(y_true, y_pred)
+    share = keras.ops.sum(t * keras.ops.mean(t, (1, 2), keepdims=True), -1)
+    return negative_logs(y_true, y_pred) / (share + 0.05)
+
+
+def of_pooled(y_true, y_pred):
+    return negative_logs(y_true, keras.ops.average_pool(y_pred, 3, 1, padding="same"))
+
+
+def unsteady(y_true, y_pred):
+    steps = y_pred[:, 1:] - y_pred[:, :-1]
+    return keras.ops.pad(keras.ops.abs(steps), [(0, 0), (0, 1), (0, 0), (0, 0)])
+
+
+def hardest(y_true, y_pred):
+    values = negative_logs(y_true, y_pred)
+    return values * keras.ops.cast(
+        values > keras.ops.mean(values, (1, 2), keepdims=True), "float32"
+    )
+
+
+def with_channel(y_true, y_pred):
+    return negative_logs(y_true, y_pred)[..., None]
+
+
+class Given(keras.Loss):
+    """A function as a loss."""
+
+    def __init__(self, function, **options):
+        super().__init__(name=function.__name__, reduction="sum_over_batch_size")
+        self.function = function
+
+    def call(self, y_true, y_pred):
+        return self.function(y_true, y_pred)
+
+    def get_config(self):
+        return {"function": self.function}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class MoreThanDice(losses.DiceCrossEntropy):
+    """A loss of tfunet's with a term that its parts know nothing of."""
+
+    def call(self, y_true, y_pred):
+        return super().call(y_true, y_pred) + keras.ops.max(y_pred, axis=(1, 2, 3))
+
+
 def of_regions(name):
     return RegionLoss(losses.make(name, {}), [(1, 2), (2,), (1,)], 3, name=f"{name}_of_regions")
 
@@ -204,6 +280,17 @@ def of_regions(name):
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, None),
         (SquaredError(), False, None),
         (Largest(), True, None),
+        (MoreThanDice(), True, None),
+        (RegionLoss(MoreThanDice(), [(1, 2), (2,), (1,)], 3), True, None),
+        (Given(with_channel), False, None),
+        (Given(negative_logs), False, 2),
+        *(
+            (Given(function), True, None)
+            for function in (
+                *(dice_of_each_class, mean_of_each_row, more_at_borders, balanced, of_pooled),
+                *(unsteady, hardest),
+            )
+        ),
         (losses.make("dice_crossentropy", {"class_weights": [1.0, 2.0, 5.0]}), False, 2),
         (losses.make("topk_crossentropy", {}), True, 2),
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, 2),

@@ -38,5 +38,15 @@ def is_own(owner: Any, name: str) -> bool:
     return not _is_keras(module) and module.partition(".")[0] != "tfunet"
 
 
+def is_older(owner: Any, name: str, other: str) -> bool:
+    """Whether a method was written before another, which a class below its own overrides."""
+
+    def age(name: str) -> int:
+        kinds = (vars(kind) for kind in type(owner).__mro__)
+        return next(at for at, names in enumerate((vars(owner), *kinds)) if name in names)
+
+    return age(name) > age(other)
+
+
 def _is_keras(module: str) -> bool:
     return module.partition(".")[0] == "keras"

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -42,19 +42,12 @@ def is_pointwise(function: Callable[..., Any], *tensors: np.ndarray, rank: int) 
         whole, again = values(*tensors), values(*tensors)
         alone = values(*(as_samples(tensor, rank) for tensor in tensors))
         shape = tensors[0].shape[: 1 + rank]
-        if whole.shape[: 1 + rank] != shape or len(alone) != math.prod(shape):
-            return False
-        tolerance = TOLERANCES.get(whole.dtype.name, TOLERANCE)
-        return all(
-            other.size == whole.size
-            and np.allclose(
-                whole.astype(np.float64),
-                other.reshape(whole.shape).astype(np.float64),
-                rtol=tolerance,
-                atol=tolerance,
-                equal_nan=True,
-            )
-            for other in (again, alone)
+        is_image = whole.shape[: 1 + rank] == shape and alone.size == whole.size
+        return (
+            is_image
+            and len(alone) == math.prod(shape)
+            and are_close(again, whole)
+            and are_close(alone.reshape(whole.shape), whole)
         )
 
     try:
@@ -65,6 +58,62 @@ def is_pointwise(function: Callable[..., Any], *tensors: np.ndarray, rank: int) 
     except Exception:
         # It needs another shape than a pixel's: it sees more than a pixel.
         return False
+
+
+def are_close(values: np.ndarray, others: np.ndarray) -> bool:
+    """Whether arrays are the same up to rounding in the type of the first one."""
+    tolerance = TOLERANCES.get(values.dtype.name, TOLERANCE)
+    pair = values.astype(np.float64), others.astype(np.float64)
+    return np.allclose(*pair, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def is_pixelwise_loss(
+    loss: Callable[[Any, Any], Any], mask: Any, logits: Any, spatial: Sequence[int], labels: int
+) -> bool:
+    """Whether a loss has a value for each pixel, which depends on this pixel alone.
+
+    It is tried on samples like `mask` and `logits`, which have `spatial` pixels or a part of them.
+    """
+    rank = len(spatial)
+    rows = tried_rows(spatial)
+    rest = mask.shape[1 + rank :], logits.shape[1 + rank :]
+    return all(
+        is_pointwise(
+            loss,
+            np.broadcast_to(
+                labelled.reshape(2, *rows, *[1] * len(rest[0])), (2, *rows, *rest[0])
+            ).astype(keras.backend.standardize_dtype(mask.dtype)),
+            given.astype(keras.backend.standardize_dtype(logits.dtype)),
+            rank=rank,
+        )
+        for labelled, given in tried_samples(rows, labels, rest[1])
+    )
+
+
+def tried_rows(spatial: Sequence[int | None]) -> tuple[int, ...]:
+    """Return the spatial shape of the samples on which something is tried."""
+    most = max(2, int(TRIED_PIXELS ** (1 / max(1, len(spatial)))))
+    return tuple(min(rows or most, most) for rows in spatial)
+
+
+def tried_samples(
+    rows: Sequence[int], labels: int, channels: Sequence[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield masks (2, *rows) and logits (2, *rows, *channels) on which a loss is tried.
+
+    The masks have labels anywhere, in blocks as objects have them, and in a few pixels only: where
+    every pixel has neighbours of other classes, a loss of borders has them everywhere.
+    """
+    rng = np.random.default_rng(0)
+    shape = (2, *rows)
+    blocks = sum(index > size // 3 for index, size in zip(np.indices(rows), rows, strict=True))
+    anywhere = rng.integers(0, labels, shape)
+    for mask in (
+        anywhere,
+        np.stack([blocks, np.flip(blocks)]) % labels,
+        anywhere * (rng.random(shape) < 0.05),
+    ):
+        yield mask, rng.normal(scale=TRIED_SCALE, size=(*shape, *channels))
 
 
 def as_samples(tensor: np.ndarray, rank: int) -> np.ndarray:
@@ -98,11 +147,9 @@ def has_pointwise_activation(layer: Any, shape: Sequence[int | None] | None = No
 def _is_tried_pointwise(
     function: Callable[[Any], Any], shape: tuple[int | None, ...], dtype: str
 ) -> bool:
-    rank = len(shape) - 2
-    most = max(2, int(TRIED_PIXELS ** (1 / max(1, rank))))
-    sample = (2, *(min(rows or most, most) for rows in shape[1:-1]), shape[-1] or 1)
+    sample = (2, *tried_rows(shape[1:-1]), shape[-1] or 1)
     values = np.random.default_rng(0).normal(scale=TRIED_SCALE, size=sample)
-    return is_pointwise(function, values.astype(dtype), rank=rank)
+    return is_pointwise(function, values.astype(dtype), rank=len(shape) - 2)
 
 
 _is_found_pointwise = lru_cache(maxsize=256)(_is_tried_pointwise)

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.geometry.kinds import is_older
+from tfunet.geometry.pointwise import is_pixelwise_loss
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.network import SplitNetwork
 from tfunet.parallel.part import Part
@@ -28,13 +30,28 @@ class SplitSample:
         return tf.unstack(self.group.sum(tf.stack(sums)))
 
 
-def split_loss(loss: keras.Loss, network: SplitNetwork) -> None:
+def split_loss(loss: keras.Loss, network: SplitNetwork, num_labels: int = 0) -> None:
     """Make a loss give the values of whole samples if it is called with parts of them.
 
-    Losses with a method `of_parts` add up what they need of each part. A loss with one value for
-    each voxel is averaged over all parts. Any other is computed from the gathered logits.
+    Losses with a method `of_parts` add up what they need of each part. A loss whose value for each
+    voxel depends on this voxel alone is averaged over all parts: it is tried. Any other is computed
+    from the gathered logits.
+
+    Args:
+        num_labels: Of the masks; by default as many as logits.
     """
     own_call = loss.call
+    # A class of the user's may override `call` only.
+    has_parts = hasattr(loss, "of_parts") and not is_older(loss, "of_parts", "call")
+    pixelwise: dict[Any, bool] = {}
+
+    def is_pixelwise(y_true: Any, y_pred: Any, part: Part) -> bool:
+        channels, rank = y_pred.shape[-1], len(part.bounds)
+        key = (channels, y_pred.dtype, y_true.dtype, tuple(y_true.shape[1 + rank :]))
+        if key not in pixelwise:
+            labels = num_labels or max(2, channels)
+            pixelwise[key] = is_pixelwise_loss(own_call, y_true, y_pred, part.extents, labels)
+        return pixelwise[key]
 
     def call(y_true: Any, y_pred: Any) -> Any:
         network.loss_calls[loss.name] += 1
@@ -43,10 +60,10 @@ def split_loss(loss: keras.Loss, network: SplitNetwork) -> None:
         group = network.group()
         part = Part(tensor=y_pred, bounds=network.bounds)
         sample = SplitSample(group=group, share=part.voxel_shares[group.part])
-        if hasattr(loss, "of_parts"):
+        if has_parts:
             return loss.of_parts(y_true, y_pred, sample)
-        values = own_call(y_true, y_pred)
-        if len(values.shape) > 1:
+        if is_pixelwise(y_true, y_pred, part):
+            values = own_call(y_true, y_pred)
             return sample.mean(tf.reduce_mean(tf.reshape(values, [values.shape[0], -1]), axis=1))
         network.note_gathered(loss.name, type(loss).__name__, part)
         return own_call(_whole_mask(y_true, part, group), part.whole(group))

@@ -111,7 +111,7 @@ def build(attempt: Attempt, data: RunData) -> Network:
     if split is not None:
         split.install()
         if data.tiles is None:  # Their parts add up.
-            split_loss(loss, split)
+            split_loss(loss, split, data.task.source.num_classes)
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)

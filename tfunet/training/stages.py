@@ -89,7 +89,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
     own_truth, fed = truth, batch
     if groups is not None and split is not None:
         if data.tiles is None:  # Their parts add up.
-            split_loss(loss, split)
+            split_loss(loss, split, data.task.source.num_classes)
         own = own_part(batch, split.group(), split.bounds)
         graph = part_network(graph, split, groups.exchange, own["image"].shape[1:])
         attempt.say(split.summary())
