@@ -13,7 +13,7 @@ from tfunet.learning import LOSSES, losses
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.region_loss import RegionLoss
 from tfunet.models import isensee, presets, unet
-from tfunet.parallel.losses import split_loss
+from tfunet.parallel.losses import split_loss, split_own_methods
 from tfunet.parallel.mesh import Mesh, part_bounds
 from tfunet.parallel.network import SplitNetwork
 from tfunet.parallel.part import cut
@@ -333,6 +333,89 @@ def test_losses_of_whole_samples(loss, gathers, ignored):
     for value, gathered in Threads(mesh).run(device):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
         assert gathered == gathers
+
+
+def total_variation(model, x, y, y_pred):
+    return 3 * keras.ops.mean(keras.ops.abs(y_pred[:, 1:] - y_pred[:, :-1]))
+
+
+def mean_prediction(model, x, y, y_pred):
+    return 5 * keras.ops.mean(keras.ops.square(keras.ops.mean(y_pred, axis=(1, 2))))
+
+
+def like_the_image(model, x, y, y_pred):
+    return keras.ops.square(
+        keras.ops.mean(x) - keras.ops.mean(y_pred[..., 0] * keras.ops.cast(y, "float64"))
+    )
+
+
+def as_mirrored(model, x, y, y_pred):
+    other = keras.ops.flip(model(keras.ops.flip(x, 1), training=True), 1)
+    return keras.ops.mean(keras.ops.square(y_pred - other))
+
+
+class WithTerm(keras.Model):
+    term = None
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        own = type(self).term(self, x, y, y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight) + own
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {"rows": keras.ops.cast(keras.ops.shape(y_pred)[1], "float64")}
+
+
+@pytest.mark.parametrize("set_on_model", [False, True])
+@pytest.mark.parametrize("term", [total_variation, mean_prediction, like_the_image, as_mirrored])
+def test_a_compute_loss_of_the_models_own_has_whole_samples(term, set_on_model):
+    shape, split = (9, 8, 2), (3, 2)
+    x = tf.random.stateless_normal((2, *shape), [1, 2], dtype=tf.float64)
+    y = tf.random.stateless_uniform((2, *shape[:-1]), [3, 4], 0, 3, tf.int32)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        image = keras.Input(shape)
+        output = layers.Conv2D(3, 3, padding="same", activation="tanh", kernel_regularizer="l2")
+        kind = keras.Model if set_on_model else type("Own", (WithTerm,), {"term": term})
+        model = kind(image, output(image))
+        loss = losses.make("dice_crossentropy", {})
+        model.compile("sgd", loss=loss)
+        if set_on_model:
+            own = model.compute_loss
+            model.compute_loss = lambda x, y, y_pred, sample_weight=None, training=True: (
+                own(x, y, y_pred) + term(model, x, y, y_pred)
+            )
+        return model, loss
+
+    def loss_and_gradients(model, x, y):
+        with tf.GradientTape() as tape:
+            value = model._compute_loss(x=x, y=y, y_pred=model(x, training=True))
+        return value, tape.gradient(value, model.trainable_variables)
+
+    expected, slopes = loss_and_gradients(build()[0], x, y)
+    mesh, bounds = Mesh(split=split), part_bounds(shape[:-1], split)
+    twins = [build() for _ in range(mesh.parts)]
+
+    def device(group):
+        model, loss = twins[group.device]
+        network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: group)
+        network.install()
+        split_loss(loss, network)
+        split_own_methods(model, network, 2**20)
+        own_y = cut(group, y[..., None], bounds).tensor[..., 0]
+        own_x = cut(group, x, bounds).tensor
+        value, gradients = loss_and_gradients(model, own_x, own_y)
+        assert "compute_loss" in network.summary()
+        assert network.loss_calls["compute_loss"] == 1  # It need not call the compiled loss.
+        if not set_on_model:
+            metrics = model.compute_metrics(own_x, own_y, model(own_x), sample_weight=None)
+            assert metrics["rows"] == 9
+        return value, [group.sum(gradient) / mesh.parts for gradient in gradients]
+
+    for value, gradients in Threads(mesh).run(device):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+        for ours, theirs in zip(gradients, slopes, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 NORMALIZATIONS = {

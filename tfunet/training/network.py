@@ -1,5 +1,6 @@
 """The network of a run, looked at before its first step."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -16,7 +17,7 @@ from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.slow_statistics import slow_statistics
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
-from tfunet.parallel.losses import split_loss, split_metrics
+from tfunet.parallel.losses import split_loss, split_metrics, split_own_methods
 from tfunet.parallel.mesh import part_bounds
 from tfunet.parallel.network import Groups, SplitNetwork
 from tfunet.record import MODEL, WEIGHTS
@@ -129,6 +130,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
         run=None if split is None else on_devices(backend, split),
     )
     if split is not None:
+        sizes = math.prod(batch["image"].shape[1:]) + math.prod(checked.output_shape)
+        split_own_methods(model, split, sizes * tf.float32.size)
         attempt.say(split.summary())
     with backend.scope():
         make_metrics(model, batch["image"], truth, config.metrics)
