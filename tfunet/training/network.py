@@ -15,6 +15,7 @@ from tfunet.data.pipeline import truth_of
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.slow_statistics import slow_statistics
+from tfunet.models.own_terms import keep_terms_apart
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
 from tfunet.parallel.losses import split_loss, split_metrics, split_own_methods
@@ -106,6 +107,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
             initial_weights=attempt.initial_weights,
             say=attempt.say,
         )
+    if len(topology.local_replicas) > 1:
+        keep_terms_apart(model)
     if data.tiles is not None:
         check_model(model)
     groups, split = split_network(attempt, data, model)
