@@ -57,6 +57,22 @@ def test_more_parts_than_rows_at_the_bottom():
     assert_exact(model, (4, 1), tolerance=1e-9, gathers={"MaxPooling2D"})
 
 
+@pytest.mark.parametrize("split", [(3, 1), (4, 2), (5, 1), (8, 3)])
+def test_parts_that_layers_without_padding_leave_thin(split):
+    model = layered(
+        (16, 16, 1),
+        layers.Conv2D(4, 3, padding="same", activation="elu"),
+        layers.AveragePooling2D(2),
+        layers.Conv2D(4, 3),
+        layers.Conv2D(4, 3),
+        layers.UpSampling2D(),
+        layers.ZeroPadding2D(4),
+        layers.Conv2D(2, 1),
+    )
+    gathers = {5: {"Conv2D"}, 8: {"Conv2D"}}.get(split[0], ())  # 4 rows have no 5 parts
+    assert_exact(model, split, gathers=gathers)
+
+
 def test_isensee():
     model = isensee.build(image_shape=(32, 32, 1), num_classes=3, filters=4)
     assert_exact(model, (2, 1), batch=1, tolerance=1e-9)
