@@ -26,6 +26,22 @@ def batch_normalizations(operations: Iterable[Any]) -> list[Any]:
     return list({id(layer): layer for layer in found if isinstance(layer, kind)}.values())
 
 
+@contextlib.contextmanager
+def not_synchronized(layers: Iterable[Any]) -> Iterator[None]:
+    """Take the statistics of a pipeline's own batch in the block, of which it is the only one.
+
+    Keras would reduce them in the context of a replica, which a stage computes outside of.
+    """
+    synchronized = [layer for layer in batch_normalizations(layers) if layer.synchronized]
+    for layer in synchronized:
+        layer.synchronized = False
+    try:
+        yield
+    finally:
+        for layer in synchronized:
+            layer.synchronized = True
+
+
 def check_deferrable(operations: Iterable[Any]) -> None:
     """Raise ValueError for batch normalisation that changes its statistics in ways of its own."""
     for layer in batch_normalizations(operations):

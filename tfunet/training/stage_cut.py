@@ -27,7 +27,7 @@ from tfunet.pipeline.simulation import (
     work_of,
 )
 from tfunet.pipeline.stage_memory import stage_memory
-from tfunet.pipeline.statistics import check_deferrable
+from tfunet.pipeline.statistics import batch_normalizations, check_deferrable
 from tfunet.pipeline.step import StagedStep
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
@@ -213,7 +213,9 @@ def check_graph(graph: Network, config: RunConfig) -> None:
     if config.batch_norm == "deferred":
         check_deferrable(node.operation for node in graph.nodes)
     for node in graph.nodes:
-        is_synchronized = getattr(node.operation, "synchronized", False)
+        is_synchronized = any(
+            layer.synchronized for layer in batch_normalizations([node.operation])
+        )
         if is_synchronized and config.num_replicas > 1:
             raise ValueError(
                 f"The layer {node.name!r} synchronizes its statistics over replicas, which is not "
