@@ -54,7 +54,7 @@ def split_loss(loss: keras.Loss, network: SplitNetwork, num_labels: int = 0) -> 
         return pixelwise[key]
 
     def call(y_true: Any, y_pred: Any) -> Any:
-        network.loss_calls[loss.name] += 1
+        network.calls["loss"] += 1
         if not network.is_part(y_pred):
             return own_call(y_true, y_pred)
         group = network.group()
@@ -110,7 +110,7 @@ def split_own_methods(model: keras.Model, network: SplitNetwork, num_bytes: int)
 def _of_whole(method: Callable[..., Any], name: str, network: SplitNetwork) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if name == "compute_loss":
-            network.loss_calls[name] += 1
+            network.calls["loss"] += 1
         args, kwargs = keras.tree.map_structure(
             lambda value: _whole(value, network) if network.is_part(value) else value,
             (args, kwargs),

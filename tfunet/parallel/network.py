@@ -56,7 +56,7 @@ class SplitNetwork:
 
     Attributes:
         gathered: What runs on whole tensors, by name; known once the model has been traced.
-        loss_calls: How often each loss was called.
+        calls: How often a step called the model ("model") and a loss ("loss").
     """
 
     model: keras.Model
@@ -65,7 +65,9 @@ class SplitNetwork:
     group: Callable[[], SampleGroup]
     unit: str = "sample"
     gathered: dict[str, Gathered] = field(default_factory=dict)
-    loss_calls: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    # Of the model's layers, in training and not.
+    _graphs: dict[bool, keras.Model] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def traced_step(self, times: int = 1) -> Iterator[None]:
@@ -73,15 +75,27 @@ class SplitNetwork:
 
         A step does what is traced so many times.
         """
-        self.loss_calls.clear()
+        self.calls.clear()
         with self.group().traffic.of_step(times):
             yield
+
+    def check_calls(self) -> None:
+        """Raise ValueError if a step went around what puts parts of a sample together."""
+        for what, does, instead in (
+            ("model", "call the model", "run its layers on each part of a sample by itself"),
+            ("loss", "call the compiled loss", "compute a loss of each part of a sample"),
+        ):
+            if not self.calls[what]:
+                raise ValueError(
+                    f"The model's train_step does not {does}, so it would {instead} instead of the "
+                    "whole sample. Call self(x, training=True) and self.compute_loss(x, y, y_pred) "
+                    "there, or leave out split."
+                )
 
     def install(self) -> None:
         """Make the model's calls run on parts."""
         whole = self.model.call
         has_own_call = is_own(self.model, "call")
-        graphs: dict[bool, keras.Model] = {}
 
         def call(inputs: Any, training: Any = None, mask: Any = None, **more: Any) -> Any:
             if not self.is_part(inputs):
@@ -89,16 +103,20 @@ class SplitNetwork:
                 if training is not None:
                     options["training"] = training
                 return whole(inputs, **options)
+            self.calls["model"] += 1
             is_training = bool(training)
-            if is_training not in graphs:
+            if is_training not in self._graphs:
                 own_graph = None if has_own_call else _own_graph(self.model)
-                graphs[is_training] = own_graph or _traced_graph(
+                self._graphs[is_training] = own_graph or _traced_graph(
                     self.model, whole, inputs, self.extents, is_training
                 )
-                _check_outputs(self.model, graphs[is_training])
+                _check_outputs(self.model, self._graphs[is_training])
             group = self.group()
             output = self.run(
-                graphs[is_training], Part(tensor=inputs, bounds=self.bounds), group, is_training
+                self._graphs[is_training],
+                Part(tensor=inputs, bounds=self.bounds),
+                group,
+                is_training,
             )
             return self.own_rows(group, output)
 
@@ -109,6 +127,12 @@ class SplitNetwork:
     def uninstall(self) -> None:
         """Give the model back its own call."""
         object.__delattr__(self.model, "call")
+
+    @property
+    def variables(self) -> list[Any]:
+        """Those of the layers that calls with parts have run."""
+        ops = (op for graph in self._graphs.values() for op in graph.operations)
+        return [variable for op in ops for variable in getattr(op, "variables", [])]
 
     @property
     def extents(self) -> tuple[int | None, ...]:

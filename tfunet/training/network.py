@@ -29,7 +29,7 @@ from tfunet.training.held import EveryVariable, Held
 from tfunet.training.loss import make_loss, outputs_of
 from tfunet.training.run_data import RunData
 from tfunet.training.tiling import check_metrics, check_model
-from tfunet.training.train_step import look_at_step
+from tfunet.training.train_step import check_trains_model, look_at_step
 
 if TYPE_CHECKING:
     from tfunet.training.staged_network import StagedNetwork
@@ -146,6 +146,8 @@ def build(attempt: Attempt, data: RunData) -> Network:
         accumulation=config.accumulation,
         num_replicas=topology.num_replicas,
     )
+    if split is not None:
+        check_trains_model(used, split.variables)
     file = saving.file_of(model, attempt.folder) if topology.is_chief else MODEL
     if file == WEIGHTS:
         attempt.say(
