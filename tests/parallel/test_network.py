@@ -197,7 +197,7 @@ def test_a_step_that_goes_around_the_model_or_its_loss_is_refused(calls, message
         model = twins[group.device]
         network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: group)
         network.install()
-        loss = losses.make("crossentropy", {})
+        loss = losses.CrossEntropy()
         split_loss(loss, network)
         image = tf.zeros((1, 8, 8, 1))
         with network.traced_step():
