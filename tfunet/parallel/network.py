@@ -68,6 +68,8 @@ class SplitNetwork:
     calls: Counter[str] = field(default_factory=Counter)
     # Of the model's layers, in training and not.
     _graphs: dict[bool, keras.Model] = field(default_factory=dict)
+    # The model's call, if it is set on the model and not of its class.
+    _set_calls: list[Any] = field(default_factory=list)
 
     @contextlib.contextmanager
     def traced_step(self, times: int = 1) -> Iterator[None]:
@@ -96,6 +98,7 @@ class SplitNetwork:
         """Make the model's calls run on parts."""
         whole = self.model.call
         has_own_call = is_own(self.model, "call")
+        self._set_calls[:] = [whole] if "call" in vars(self.model) else []
 
         def call(inputs: Any, training: Any = None, mask: Any = None, **more: Any) -> Any:
             if not self.is_part(inputs):
@@ -127,6 +130,8 @@ class SplitNetwork:
     def uninstall(self) -> None:
         """Give the model back its own call."""
         object.__delattr__(self.model, "call")
+        for call in self._set_calls:
+            object.__setattr__(self.model, "call", call)
 
     @property
     def variables(self) -> list[Any]:
