@@ -169,11 +169,98 @@ def test_layers_with_statistics_of_the_image_are_named(layer, is_named):
     assert statistics_layers(keras.Model(inputs, layer(inputs))) == ["one"] * is_named
 
 
-def test_the_reach_of_a_layer_that_is_used_twice_is_unknown():
+@pytest.mark.parametrize("skips", [False, True])
+def test_the_reach_of_a_layer_that_is_used_twice_is_unknown(skips):
     inputs = keras.Input((8, 8, 1))
     layer = keras.layers.Conv2D(1, 3, padding="same")
+    first = layer(inputs)
+    outputs = layer(first)
+    if skips:  # The first call is on a way to the output that the second is not on.
+        outputs = keras.layers.Add()([first, outputs])
     with pytest.raises(UnknownReachError, match="uses a layer more than once"):
-        receptive_field(keras.Model(inputs, layer(layer(inputs))))
+        receptive_field(keras.Model(inputs, outputs))
+
+
+def _centred(tensor):
+    return tensor - keras.ops.mean(tensor, axis=(1, 2), keepdims=True)
+
+
+class _Standardized(keras.layers.Conv2D):
+    def call(self, inputs):
+        return _centred(super().call(inputs))
+
+
+class _Sums(keras.layers.Add):
+    def call(self, inputs):
+        return _centred(super().call(inputs))
+
+
+class _Same(keras.layers.Conv2D):
+    """Overrides nothing."""
+
+
+class Pad(keras.layers.Layer):
+    """Of another's, whose name is that of an operation of Keras."""
+
+    pad_width = ((0, 0),) * 4
+
+    def call(self, inputs):
+        return _centred(inputs)
+
+
+def _replaced(layer):
+    layer.call = _centred
+    return layer
+
+
+FIRST = {"data_format": "channels_first"}
+TILED = [
+    (keras.layers.Activation("softmax"), ""),
+    (keras.layers.Activation(_centred), "whose activation does not treat each pixel alone"),
+    (keras.layers.Conv2D(4, 3, padding="same", activation="elu"), ""),
+    (keras.layers.Conv2D(4, 3, padding="same", activation=_centred), "whose activation"),
+    (keras.layers.Conv2DTranspose(4, 3, padding="same", activation=_centred), "whose activation"),
+    (keras.layers.DepthwiseConv2D(3, padding="same", activation=_centred), "whose activation"),
+    (keras.layers.SeparableConv2D(4, 3, padding="same", activation=_centred), "whose activation"),
+    (keras.layers.Dense(4), ""),
+    (keras.layers.Dense(4, activation=_centred), "whose activation"),
+    (keras.layers.Activation(keras.layers.Softmax(axis=1)), "whose activation"),
+    (keras.layers.Softmax(), ""),
+    (keras.layers.Softmax(axis=[1, 2]), "type Softmax"),
+    (keras.layers.UnitNormalization(), ""),
+    (keras.layers.UnitNormalization(axis=1), "type UnitNormalization"),
+    (keras.layers.LayerNormalization(), ""),
+    (keras.layers.LayerNormalization(axis=[1, 2, 3]), ""),  # has a warning
+    (keras.layers.BatchNormalization(), ""),
+    (keras.layers.BatchNormalization(axis=1), "has numbers for each row"),
+    (keras.layers.PReLU(shared_axes=[1, 2]), ""),
+    (keras.layers.PReLU(), "type PReLU"),
+    (keras.layers.Rescaling(2.0, [1.0, 2.0, 3.0, 4.0]), ""),
+    (keras.layers.Rescaling(np.ones((8, 8, 1))), "type Rescaling"),
+    (_Same(4, 3, padding="same"), ""),
+    (_Standardized(4, 3, padding="same"), "type _Standardized"),
+    (_replaced(keras.layers.ReLU()), "type ReLU"),
+    (Pad(), "type Pad"),
+    (keras.layers.AveragePooling2D(3, 1, padding="same", **FIRST), "whose channels come first"),
+    (lambda tensor: _Sums()([tensor, tensor]), "type _Sums"),
+    (lambda tensor: keras.layers.Concatenate()([tensor, tensor]), ""),
+    (lambda tensor: keras.layers.Concatenate(1)([tensor, tensor]), "joins other pixels"),
+    (
+        lambda tensor: keras.layers.Add()([tensor, keras.layers.AveragePooling2D(8)(tensor)]),
+        "joins other pixels",
+    ),
+]
+
+
+@pytest.mark.parametrize(("layer", "reason"), TILED)
+def test_a_layer_that_sees_more_than_its_window_has_no_reach(layer, reason):
+    inputs = keras.Input((8, 8, 4))
+    model = keras.Model(inputs, layer(inputs))
+    if not reason:
+        assert max(receptive_field(model)) <= 3
+        return
+    with pytest.raises(UnknownReachError, match=reason):
+        receptive_field(model)
 
 
 def test_a_layer_of_unknown_reach_is_named():

@@ -26,6 +26,22 @@ class Uneven(keras.Loss):
         return keras.ops.mean(keras.ops.square(y_pred - mean), axis=-1)
 
 
+class Unsteady(keras.Loss):
+    """Steps along the last axis only."""
+
+    def call(self, y_true, y_pred):
+        axes = tuple(range(1, len(y_pred.shape)))
+        return keras.ops.mean(keras.ops.abs(y_pred[:, :, 1:] - y_pred[:, :, :-1]), axes)
+
+
+class AtBorders(keras.Loss):
+    """Counts a pixel by what lies around it."""
+
+    def call(self, y_true, y_pred):
+        mask = keras.ops.cast(y_true > 0, y_pred.dtype)[..., None]
+        return keras.ops.max_pool(mask, 3, 1, "same")[..., 0] * y_pred[..., 0]
+
+
 @pytest.mark.parametrize(
     "loss",
     [
@@ -46,7 +62,7 @@ def test_means_over_pixels_add_up(loss, rank):
     "loss",
     [
         *(losses.Dice(), losses.DiceCrossEntropy(), losses.Tversky(), losses.TopKCrossEntropy()),
-        *(losses.DiceTopKCrossEntropy(), losses.ClDice(), Uneven()),
+        *(losses.DiceTopKCrossEntropy(), losses.ClDice(), Uneven(), Unsteady(), AtBorders()),
     ],
     ids=lambda loss: type(loss).__name__,
 )

@@ -1,5 +1,7 @@
 """Who has which part: no TensorFlow."""
 
+import itertools
+
 import pytest
 
 from tfunet.parallel.mesh import Mesh, even_bounds, part_bounds, part_rows
@@ -57,10 +59,20 @@ def test_without_a_split_every_device_is_a_group():
         (37, 3, (0, 13, 25, 37)),
         (5, 4, (0, 2, 3, 4, 5)),
         (3, 3, (0, 1, 2, 3)),
+        (4, 3, (0, 2, 3, 4)),  # not 0, 2, 4, 4
+        (16, 5, (0, 4, 8, 12, 14, 16)),
     ],
 )
 def test_parts_are_even_and_lie_where_poolings_cut(extent, parts, bounds):
     assert even_bounds(extent, parts) == bounds
+
+
+def test_every_part_has_rows():
+    for extent in range(1, 65):
+        for parts in range(1, extent + 1):
+            bounds = even_bounds(extent, parts)
+            assert (bounds[0], bounds[-1], len(bounds)) == (0, extent, parts + 1)
+            assert all(begin < end for begin, end in itertools.pairwise(bounds))
 
 
 def test_rows_of_a_device():

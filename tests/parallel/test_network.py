@@ -13,7 +13,7 @@ from tfunet.learning import LOSSES, losses
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.region_loss import RegionLoss
 from tfunet.models import isensee, presets, unet
-from tfunet.parallel.losses import split_loss
+from tfunet.parallel.losses import split_loss, split_own_methods
 from tfunet.parallel.mesh import Mesh, part_bounds
 from tfunet.parallel.network import SplitNetwork
 from tfunet.parallel.part import cut
@@ -55,6 +55,22 @@ def test_more_parts_than_rows_at_the_bottom():
     options = {"filters": 4, "levels": 3, "upsampling": "nearest"}
     model = unet.build(image_shape=(16, 16, 1), num_classes=2, **options)
     assert_exact(model, (4, 1), tolerance=1e-9, gathers={"MaxPooling2D"})
+
+
+@pytest.mark.parametrize("split", [(3, 1), (4, 2), (5, 1), (8, 3)])
+def test_parts_that_layers_without_padding_leave_thin(split):
+    model = layered(
+        (16, 16, 1),
+        layers.Conv2D(4, 3, padding="same", activation="elu"),
+        layers.AveragePooling2D(2),
+        layers.Conv2D(4, 3),
+        layers.Conv2D(4, 3),
+        layers.UpSampling2D(),
+        layers.ZeroPadding2D(4),
+        layers.Conv2D(2, 1),
+    )
+    gathers = {5: {"Conv2D"}, 8: {"Conv2D"}}.get(split[0], ())  # 4 rows have no 5 parts
+    assert_exact(model, split, gathers=gathers)
 
 
 def test_isensee():
@@ -165,6 +181,38 @@ def test_a_model_of_the_users_own_class(training):
     np.testing.assert_allclose(made, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        (("model", "loss"), ""),
+        (("loss",), "does not call the model, so it would run its layers on each part"),
+        (("model",), "does not call the compiled loss"),
+    ],
+)
+def test_a_step_that_goes_around_the_model_or_its_loss_is_refused(calls, message):
+    mesh, bounds = Mesh(split=(2, 1)), part_bounds((16, 8), (2, 1))
+    twins = [layered((16, 8, 1), layers.Conv2D(3, 1)) for _ in range(mesh.parts)]
+
+    def device(group):
+        model = twins[group.device]
+        network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: group)
+        network.install()
+        loss = losses.CrossEntropy()
+        split_loss(loss, network)
+        image = tf.zeros((1, 8, 8, 1))
+        with network.traced_step():
+            logits = model(image) if "model" in calls else model.layers[-1](image)
+            if "loss" in calls:
+                loss.call(tf.zeros((1, 8, 8)), logits)
+        if not message:
+            network.check_calls()
+            return
+        with pytest.raises(ValueError, match=message):
+            network.check_calls()
+
+    Threads(mesh).run(device)
+
+
 def test_several_outputs_are_refused():
     model = with_encoder.build(image_shape=(16, 8, 2), num_classes=2, supervised=True)
     mesh, bounds = Mesh(split=(2, 1)), part_bounds((16, 8), (2, 1))
@@ -189,6 +237,82 @@ class Largest(keras.Loss):
         return tf.reduce_max(flat, axis=1)
 
 
+def probabilities(y_true, y_pred):
+    truth = keras.ops.one_hot(keras.ops.cast(y_true, "int32"), y_pred.shape[-1])
+    return keras.ops.softmax(y_pred, axis=-1), keras.ops.cast(truth, y_pred.dtype)
+
+
+def negative_logs(y_true, y_pred):
+    """Return the cross-entropy of each voxel."""
+    p, t = probabilities(y_true, y_pred)
+    return -keras.ops.sum(keras.ops.log(p + 1e-6) * t, -1)
+
+
+def dice_of_each_class(y_true, y_pred):
+    p, t = probabilities(y_true, y_pred)
+    return 1 - 2 * keras.ops.sum(p * t, (1, 2)) / (keras.ops.sum(p, (1, 2)) + 1)
+
+
+def mean_of_each_row(y_true, y_pred):
+    return keras.ops.square(keras.ops.mean(negative_logs(y_true, y_pred), 2))
+
+
+def more_at_borders(y_true, y_pred):
+    _, t = probabilities(y_true, y_pred)
+    inside, outside = (
+        keras.ops.max_pool(mask, 5, 1, padding="same") for mask in (t[..., 1:], 1 - t[..., 1:])
+    )
+    return negative_logs(y_true, y_pred) * keras.ops.sum(1 + 4 * (inside + outside), -1)
+
+
+def balanced(y_true, y_pred):
+    _, t = probabilities(y_true, y_pred)
+    share = keras.ops.sum(t * keras.ops.mean(t, (1, 2), keepdims=True), -1)
+    return negative_logs(y_true, y_pred) / (share + 0.05)
+
+
+def of_pooled(y_true, y_pred):
+    return negative_logs(y_true, keras.ops.average_pool(y_pred, 3, 1, padding="same"))
+
+
+def unsteady(y_true, y_pred):
+    steps = y_pred[:, 1:] - y_pred[:, :-1]
+    return keras.ops.pad(keras.ops.abs(steps), [(0, 0), (0, 1), (0, 0), (0, 0)])
+
+
+def hardest(y_true, y_pred):
+    values = negative_logs(y_true, y_pred)
+    return values * keras.ops.cast(
+        values > keras.ops.mean(values, (1, 2), keepdims=True), "float32"
+    )
+
+
+def with_channel(y_true, y_pred):
+    return negative_logs(y_true, y_pred)[..., None]
+
+
+class Given(keras.Loss):
+    """A function as a loss."""
+
+    def __init__(self, function, **options):
+        super().__init__(name=function.__name__, reduction="sum_over_batch_size")
+        self.function = function
+
+    def call(self, y_true, y_pred):
+        return self.function(y_true, y_pred)
+
+    def get_config(self):
+        return {"function": self.function}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class MoreThanDice(losses.DiceCrossEntropy):
+    """A loss of tfunet's with a term that its parts know nothing of."""
+
+    def call(self, y_true, y_pred):
+        return super().call(y_true, y_pred) + keras.ops.max(y_pred, axis=(1, 2, 3))
+
+
 def of_regions(name):
     return RegionLoss(losses.make(name, {}), [(1, 2), (2,), (1,)], 3, name=f"{name}_of_regions")
 
@@ -204,6 +328,17 @@ def of_regions(name):
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, None),
         (SquaredError(), False, None),
         (Largest(), True, None),
+        (MoreThanDice(), True, None),
+        (RegionLoss(MoreThanDice(), [(1, 2), (2,), (1,)], 3), True, None),
+        (Given(with_channel), False, None),
+        (Given(negative_logs), False, 2),
+        *(
+            (Given(function), True, None)
+            for function in (
+                *(dice_of_each_class, mean_of_each_row, more_at_borders, balanced, of_pooled),
+                *(unsteady, hardest),
+            )
+        ),
         (losses.make("dice_crossentropy", {"class_weights": [1.0, 2.0, 5.0]}), False, 2),
         (losses.make("topk_crossentropy", {}), True, 2),
         (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False, 2),
@@ -246,6 +381,89 @@ def test_losses_of_whole_samples(loss, gathers, ignored):
     for value, gathered in Threads(mesh).run(device):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
         assert gathered == gathers
+
+
+def total_variation(model, x, y, y_pred):
+    return 3 * keras.ops.mean(keras.ops.abs(y_pred[:, 1:] - y_pred[:, :-1]))
+
+
+def mean_prediction(model, x, y, y_pred):
+    return 5 * keras.ops.mean(keras.ops.square(keras.ops.mean(y_pred, axis=(1, 2))))
+
+
+def like_the_image(model, x, y, y_pred):
+    return keras.ops.square(
+        keras.ops.mean(x) - keras.ops.mean(y_pred[..., 0] * keras.ops.cast(y, "float64"))
+    )
+
+
+def as_mirrored(model, x, y, y_pred):
+    other = keras.ops.flip(model(keras.ops.flip(x, 1), training=True), 1)
+    return keras.ops.mean(keras.ops.square(y_pred - other))
+
+
+class WithTerm(keras.Model):
+    term = None
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        own = type(self).term(self, x, y, y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight) + own
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {"rows": keras.ops.cast(keras.ops.shape(y_pred)[1], "float64")}
+
+
+@pytest.mark.parametrize("set_on_model", [False, True])
+@pytest.mark.parametrize("term", [total_variation, mean_prediction, like_the_image, as_mirrored])
+def test_a_compute_loss_of_the_models_own_has_whole_samples(term, set_on_model):
+    shape, split = (9, 8, 2), (3, 2)
+    x = tf.random.stateless_normal((2, *shape), [1, 2], dtype=tf.float64)
+    y = tf.random.stateless_uniform((2, *shape[:-1]), [3, 4], 0, 3, tf.int32)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        image = keras.Input(shape)
+        output = layers.Conv2D(3, 3, padding="same", activation="tanh", kernel_regularizer="l2")
+        kind = keras.Model if set_on_model else type("Own", (WithTerm,), {"term": term})
+        model = kind(image, output(image))
+        loss = losses.make("dice_crossentropy", {})
+        model.compile("sgd", loss=loss)
+        if set_on_model:
+            own = model.compute_loss
+            model.compute_loss = lambda x, y, y_pred, sample_weight=None, training=True: (
+                own(x, y, y_pred) + term(model, x, y, y_pred)
+            )
+        return model, loss
+
+    def loss_and_gradients(model, x, y):
+        with tf.GradientTape() as tape:
+            value = model._compute_loss(x=x, y=y, y_pred=model(x, training=True))
+        return value, tape.gradient(value, model.trainable_variables)
+
+    expected, slopes = loss_and_gradients(build()[0], x, y)
+    mesh, bounds = Mesh(split=split), part_bounds(shape[:-1], split)
+    twins = [build() for _ in range(mesh.parts)]
+
+    def device(group):
+        model, loss = twins[group.device]
+        network = SplitNetwork(model=model, mesh=mesh, bounds=bounds, group=lambda: group)
+        network.install()
+        split_loss(loss, network)
+        split_own_methods(model, network, 2**20)
+        own_y = cut(group, y[..., None], bounds).tensor[..., 0]
+        own_x = cut(group, x, bounds).tensor
+        value, gradients = loss_and_gradients(model, own_x, own_y)
+        assert "compute_loss" in network.summary()
+        assert network.calls["loss"] >= 1  # It need not call the compiled loss.
+        if not set_on_model:
+            metrics = model.compute_metrics(own_x, own_y, model(own_x), sample_weight=None)
+            assert metrics["rows"] == 9
+        return value, [group.sum(gradient) / mesh.parts for gradient in gradients]
+
+    for value, gradients in Threads(mesh).run(device):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+        for ours, theirs in zip(gradients, slopes, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 NORMALIZATIONS = {

@@ -13,9 +13,11 @@ import pytest
 import tensorflow as tf
 from keras import layers
 from split_check import assert_exact, every, layered
+from split_training import differences
 from threads import Threads
 
 from tfunet.parallel.mesh import Mesh
+from tfunet.parallel.rules import rule_of
 
 CONVOLUTIONS = {1: layers.Conv1D, 2: layers.Conv2D, 3: layers.Conv3D}
 TRANSPOSED = {1: layers.Conv1DTranspose, 2: layers.Conv2DTranspose, 3: layers.Conv3DTranspose}
@@ -302,6 +304,107 @@ def test_a_layer_of_the_users_own_runs_on_the_whole_tensor():
 
     model = layered((9, 8, 4), layers.Conv2D(3, 3), Centred(), layers.Conv2D(3, 3))
     assert_exact(model, (3, 2), gathers={"Centred"})
+
+
+def centred(tensor):
+    return tensor - keras.ops.mean(tensor, axis=(1, 2), keepdims=True)
+
+
+def quietly(tensor):
+    return tensor / (1 + keras.ops.abs(tensor))
+
+
+ACTIVATED = {
+    "Conv2D": partial(layers.Conv2D, 4, 3, padding="same"),
+    "Conv2DTranspose": partial(layers.Conv2DTranspose, 4, 3, padding="same"),
+    "DepthwiseConv2D": partial(layers.DepthwiseConv2D, 3, padding="same"),
+    "SeparableConv2D": partial(layers.SeparableConv2D, 4, 3, padding="same"),
+    "Dense": partial(layers.Dense, 4),
+    "Activation": layers.Activation,
+}
+
+
+@pytest.mark.parametrize("kind", ACTIVATED)
+@pytest.mark.parametrize(
+    ("activation", "is_pointwise"),
+    [
+        (lambda: centred, False),
+        (lambda: partial(keras.activations.softmax, axis=1), False),
+        (lambda: layers.Softmax(axis=[1, 2]), False),
+        (lambda: quietly, True),
+        (lambda: layers.LeakyReLU(0.1), True),
+    ],
+    ids=["centred", "softmax", "Softmax", "quietly", "LeakyReLU"],
+)
+def test_an_activation_of_more_than_a_voxel_has_the_whole_tensor(kind, activation, is_pointwise):
+    assert_trains_exactly(lambda: ACTIVATED[kind](activation=activation()), is_pointwise)
+
+
+def assert_trains_exactly(make, has_rule):
+    """Assert that a network with a layer takes the steps of one device."""
+    shape = (9, 8, 4)
+
+    def build():
+        return layered(shape, make(), layers.Conv2D(3, 3, padding="same"))
+
+    assert (rule_of(build().layers[1], 4) is not None) == has_rule
+    optimizer = partial(keras.optimizers.SGD, 0.05)
+    assert differences(build, shape, [(3, 2)], optimizer, 2) == [pytest.approx(0, abs=1e-12)]
+
+
+class Down(layers.Conv2D):
+    """Overrides nothing."""
+
+    def __init__(self, **options):
+        super().__init__(4, 3, padding="same", **options)
+
+
+class Normed(layers.BatchNormalization):
+    """Overrides nothing."""
+
+
+class Standardized(layers.Conv2D):
+    def call(self, inputs):
+        return centred(super().call(inputs))
+
+
+class Sums(layers.Add):
+    def call(self, inputs):
+        return centred(super().call(inputs))
+
+
+def add_of_its_own(tensor):
+    return Sums()([tensor, layers.ReLU()(tensor)])
+
+
+def clipped(tensor):
+    return keras.ops.clip(tensor, np.linspace(-1, 0, 72).reshape(9, 8, 1), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "has_rule"),
+    [
+        (Down, True),
+        (Normed, True),
+        (partial(Standardized, 4, 3, padding="same"), False),
+        (partial(layers.Rescaling, np.linspace(0, 1, 72).reshape(9, 8, 1)), False),
+        (partial(layers.PReLU, alpha_initializer="ones"), False),
+    ],
+)
+def test_a_subclass_has_the_rule_of_its_base_if_it_overrides_nothing(make, has_rule):
+    assert_trains_exactly(make, has_rule)
+
+
+@pytest.mark.parametrize("make", [add_of_its_own, clipped])
+def test_what_joins_tensors_in_a_way_of_its_own_has_them_whole(make):
+    shape = (9, 8, 4)
+    optimizer = partial(keras.optimizers.SGD, 0.05)
+
+    def build():
+        return layered(shape, layers.Conv2D(4, 3, padding="same"), make)
+
+    (difference,) = differences(build, shape, [(3, 2)], optimizer, 2)
+    assert difference <= 1e-12
 
 
 @pytest.mark.parametrize(

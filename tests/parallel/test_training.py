@@ -131,6 +131,15 @@ def doubled():
     return Doubled(image, layers.Conv2D(2, 3, padding="same")(tensor))
 
 
+def with_call_set_on_it():
+    """A functional model whose call is replaced on the object."""
+    image = keras.Input((12, 8, 2))
+    model = keras.Model(image, layers.Conv2D(2, 3, padding="same")(image))
+    own = model.call
+    model.call = lambda inputs, training=None, mask=None: keras.ops.tanh(own(inputs))
+    return model
+
+
 class Centred(layers.Layer):
     """A layer of the user's own, which runs on the whole tensor."""
 
@@ -157,6 +166,7 @@ NETWORKS = {
     "own layer": (with_own_layer, PLANE),
     "regularized": (regularized, PLANE),
     "own calls": (doubled, PLANE),
+    "call set": (with_call_set_on_it, PLANE),
 }
 
 

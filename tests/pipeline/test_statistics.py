@@ -209,3 +209,23 @@ def test_what_cannot_be_deferred_is_refused_by_name():
     model = keras.Model(image, Masked()(image))
     with pytest.raises(ValueError, match="'part' normalises a batch with a mask"):
         run(model, [0, 1], gpipe(1, 2), images_of(4, 6, 6, 2), deferred=True)
+
+
+def test_a_synchronized_layer_has_the_statistics_of_its_only_pipeline():
+    images = images_of(4, 8, 8, 3)
+
+    def made(**options):
+        keras.utils.set_random_seed(0)
+        image = keras.Input((8, 8, 3))
+        tensor = layers.BatchNormalization(**options)(layers.Conv2D(3, 3)(image))
+        return keras.Model(image, layers.Conv2D(2, 1)(tensor))
+
+    plain, synchronized = made(), made(synchronized=True)
+    expected = run(plain, [0, 2, 3], one_f_one_b(2, 2), images)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    gradients = strategy.run(
+        lambda: run(synchronized, [0, 2, 3], one_f_one_b(2, 2), images, recompute=True)
+    )
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert synchronized.layers[2].synchronized

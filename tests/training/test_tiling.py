@@ -264,7 +264,15 @@ def permuted(*, image_shape, num_classes):
 
 def placed(*, image_shape, num_classes):
     image = keras.Input(image_shape)
-    x = keras.layers.PReLU()(keras.layers.Conv2D(2, 3, padding="same")(image))
+    x = keras.layers.LayerNormalization([1, 2])(keras.layers.Conv2D(2, 3, padding="same")(image))
+    return keras.Model(image, keras.layers.Conv2D(num_classes, 1)(x))
+
+def centred(x):
+    return x - keras.ops.mean(x, axis=(1, 2), keepdims=True)
+
+def activated(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    x = keras.layers.Conv2D(2, 3, padding="same", activation=centred, name="conv")(image)
     return keras.Model(image, keras.layers.Conv2D(num_classes, 1)(x))
 
 def regularized(*, image_shape, num_classes):
@@ -301,6 +309,10 @@ def subclassed(*, image_shape, num_classes):
         ({"loss": "Dice"}, "'dice' cannot be computed for masks with 2 labels and 2 logits"),
         ({"model": "net.keras"}, "'net.keras' does not exist"),
         ({"model": "net.py:permuted", "model_options": {}}, "'turn' of type Permute. Use split"),
+        (
+            {"model": "net.py:activated", "model_options": {}},
+            "layer 'conv' of type Conv2D, whose activation does not treat each pixel alone. Use",
+        ),
         ({"model": "net.py:placed", "model_options": {}}, "other variables or another halo"),
         (
             {"model": "net.py:regularized", "model_options": {}},

@@ -10,7 +10,7 @@ from tfunet.backend import Launch
 from tfunet.learning.averaging import Averaging
 from tfunet.learning.losses import CrossEntropy
 from tfunet.single_device import SingleDevice
-from tfunet.training.train_step import look_at_step
+from tfunet.training.train_step import Used, check_trains_model, look_at_step
 
 SHAPE = (2, 8, 8, 1)
 
@@ -157,3 +157,18 @@ def test_a_model_without_gradients_is_refused():
     model = compiled(keras.Model(image, logits))
     with pytest.raises(ValueError, match="No gradient reaches any weight"):
         trained(model, look(model), lambda gradients: gradients)
+
+
+def test_an_optimizer_of_another_network_is_found():
+    first, second, other = (keras.Variable([0.0]) for _ in range(3))
+
+    def used(*trained):
+        optimizers = [keras.optimizers.SGD(name=f"sgd{at}") for at in range(len(trained))]
+        for optimizer, variables in zip(optimizers, trained, strict=True):
+            optimizer.build(variables)
+        return Used(optimizers=optimizers)
+
+    for trained in ([[first, second, other]], [[first], [second, other]], [[other]]):
+        check_trains_model(used(*trained), [first, second])
+    with pytest.raises(ValueError, match=r"applies 2 optimizers, of which 'sgd1' trains another"):
+        check_trains_model(used([first, second], [other]), [first, second])

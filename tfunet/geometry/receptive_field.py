@@ -1,12 +1,20 @@
 """The receptive field of a model, in input pixels, read from its graph."""
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from tfunet.geometry.kinds import kind_of
+from tfunet.geometry.pointwise import (
+    has_pointwise_activation,
+    is_over_channels,
+    is_pointwise_layer,
+)
 from tfunet.geometry.reach import Reach, kernel_reach, upsampling_reach
 
 # The rows [begin, end) of a tensor that each output position needs, along one dimension.
@@ -14,28 +22,21 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 # Normalizations count as pointwise: their means over the image are not part of the field.
 POINTWISE = (
-    keras.layers.Activation,
-    keras.layers.Add,
-    keras.layers.Average,
-    keras.layers.BatchNormalization,
-    keras.layers.Concatenate,
     keras.layers.Dropout,
-    keras.layers.ELU,
     keras.layers.GaussianDropout,
     keras.layers.GaussianNoise,
     keras.layers.GroupNormalization,
-    keras.layers.Identity,
     keras.layers.LayerNormalization,
-    keras.layers.LeakyReLU,
+    keras.layers.SpatialDropout2D,
+    keras.layers.SpatialDropout3D,
+)
+MERGES = (
+    keras.layers.Add,
+    keras.layers.Average,
+    keras.layers.Concatenate,
     keras.layers.Maximum,
     keras.layers.Minimum,
     keras.layers.Multiply,
-    keras.layers.PReLU,
-    keras.layers.ReLU,
-    keras.layers.Rescaling,
-    keras.layers.Softmax,
-    keras.layers.SpatialDropout2D,
-    keras.layers.SpatialDropout3D,
     keras.layers.Subtract,
 )
 CONVOLUTIONS = (
@@ -108,14 +109,11 @@ def statistics_layers(model: keras.Model) -> list[str]:
         layer.name
         for layer in model.operations
         if isinstance(layer, keras.layers.GroupNormalization)
-        or (isinstance(layer, keras.layers.LayerNormalization) and _is_spatial(layer))
+        or (
+            isinstance(layer, keras.layers.LayerNormalization)
+            and not is_over_channels(layer.axis, len(layer.input.shape))
+        )
     ]
-
-
-def _is_spatial(layer: keras.layers.LayerNormalization) -> bool:
-    rank = len(layer.input.shape)
-    axes = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
-    return any(axis % rank != rank - 1 for axis in axes)
 
 
 def _dimensions(model: keras.Model) -> range:
@@ -128,6 +126,11 @@ def _needed(model: keras.Model, dimension: int) -> Rows:
         raise UnknownReachError(f"model {model.name!r}, whose output is no image")
     positions = np.arange(model.output.shape[1 + dimension])
     needed: dict[int, Rows] = {id(model.output): (positions, positions + 1)}
+    graph = model._functional if isinstance(model, keras.Sequential) else model
+    nodes = itertools.chain.from_iterable(graph._nodes_by_depth.values())
+    calls = Counter(id(node.operation) for node in nodes)
+    if max(calls.values()) > 1:
+        raise UnknownReachError(f"model {model.name!r}, which uses a layer more than once")
     for layer in reversed(model.operations):
         if isinstance(layer, keras.Model):
             raise UnknownReachError(f"{layer.name!r}, a network inside the model")
@@ -138,8 +141,6 @@ def _needed(model: keras.Model, dimension: int) -> Rows:
         rows = layer_reach(layer, dimension).needed(*_hull(known))
         for tensor in map(id, keras.tree.flatten(layer.input)):
             needed[tensor] = _hull([needed[tensor], rows]) if tensor in needed else rows
-    if id(model.input) not in needed:
-        raise UnknownReachError(f"model {model.name!r}, which uses a layer more than once")
     return needed[id(model.input)]
 
 
@@ -153,9 +154,23 @@ def layer_reach(layer: Any, dimension: int) -> Reach:
 
     Raises UnknownReachError.
     """
-    if isinstance(layer, POINTWISE):
+    kind = kind_of(layer)
+    unknown = UnknownReachError(f"layer {layer.name!r} of type {type(layer).__name__}")
+    if not has_pointwise_activation(layer):
+        raise UnknownReachError(f"{unknown}, whose activation does not treat each pixel alone")
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        raise UnknownReachError(f"{unknown}, whose channels come first")
+    if kind in POINTWISE or is_pointwise_layer(layer):
         return Reach()
-    if isinstance(layer, TRANSPOSED):
+    if kind is keras.layers.BatchNormalization:
+        if is_over_channels(layer.axis, len(layer.input.shape)):
+            return Reach()
+        raise UnknownReachError(f"{unknown}, which has numbers for each row")
+    if kind in MERGES:
+        if _is_by_pixel(layer):
+            return Reach()
+        raise UnknownReachError(f"{unknown}, which joins other pixels than those at one place")
+    if kind in TRANSPOSED:
         return window_reach(
             layer,
             dimension,
@@ -163,19 +178,27 @@ def layer_reach(layer: Any, dimension: int) -> Reach:
             layer.output.shape[1 + dimension],
             transposed=True,
         )
-    if isinstance(layer, CONVOLUTIONS):
+    if kind in CONVOLUTIONS:
         return window_reach(layer, dimension, layer.kernel_size, layer.input.shape[1 + dimension])
-    if isinstance(layer, POOLINGS):
+    if kind in POOLINGS:
         return window_reach(layer, dimension, layer.pool_size, layer.input.shape[1 + dimension])
-    if isinstance(layer, UPSAMPLINGS):
+    if kind in UPSAMPLINGS:
         # In 3D there is nothing but repetition, and no attribute to say so.
         interpolation, factor = getattr(layer, "interpolation", "nearest"), layer.size[dimension]
         if interpolation in ("nearest", "bilinear") or factor == 1:
             return upsampling_reach(factor, linear=interpolation == "bilinear")
         raise UnknownReachError(f"layer {layer.name!r} with interpolation {interpolation!r}")
-    if type(layer).__name__ == "Pad":
+    if kind.__name__ == "Pad" and kind.__module__.startswith("keras."):
         return Reach(before=layer.pad_width[1 + dimension][0])
-    raise UnknownReachError(f"layer {layer.name!r} of type {type(layer).__name__}")
+    raise unknown
+
+
+def _is_by_pixel(layer: Any) -> bool:
+    """Whether a layer joins tensors of one spatial shape, pixel by pixel."""
+    shapes = [tensor.shape for tensor in keras.tree.flatten((layer.input, layer.output))]
+    rank = len(shapes[-1])
+    axis = getattr(layer, "axis", -1)
+    return len({shape[1:-1] for shape in shapes}) == 1 and is_over_channels(axis, rank)
 
 
 def window_reach(

@@ -9,13 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.geometry.grid import Grid
+from tfunet.geometry.pointwise import as_samples, tried_samples
 from tfunet.learning.losses import per_sample
 
 Batch = Mapping[str, tf.Tensor]
 
-# Of the sample on which a loss is tried.
-TRIED_ROWS = 8
-TRIED_CUT = 3
+# Of the samples on which a loss is tried.
+TRIED_ROWS = 9
 TOLERANCE = 1e-4
 
 
@@ -69,29 +69,34 @@ def loss_of_tile(
 def check_adds_up(loss: keras.Loss, *, rank: int, num_classes: int, num_logits: int) -> None:
     """Raise ValueError for a loss of which the parts of a sample do not give the whole.
 
-    It is tried on a small random sample, whole and in two parts.
+    It is tried on small random samples, whole and pixel by pixel.
     """
-    rng = np.random.default_rng(0)
-    shape = (1, *[TRIED_ROWS] * rank)
-    mask = tf.constant(rng.integers(0, num_classes, shape))
-    logits = tf.constant(3 * rng.normal(size=(*shape, num_logits)), tf.float32)
-    shares = (TRIED_CUT / TRIED_ROWS, 1 - TRIED_CUT / TRIED_ROWS)
-    cuts = (slice(TRIED_CUT), slice(TRIED_CUT, None))
+    rows = (TRIED_ROWS,) * rank
     try:
-        whole = per_sample(loss, mask, logits)
-        parts = [
-            share * per_sample(loss, mask[:, cut], logits[:, cut])
-            for share, cut in zip(shares, cuts, strict=True)
-        ]
+        adds_up = all(
+            np.allclose(
+                np.mean(np.reshape(_values(loss, *each), (len(mask), -1)), axis=1),
+                _values(loss, mask, logits),
+                rtol=TOLERANCE,
+                atol=TOLERANCE,
+            )
+            for mask, logits in tried_samples(rows, num_classes, (num_logits,))
+            for each in [[as_samples(array, rank) for array in (mask, logits)]]
+        )
     except Exception as error:
         raise ValueError(
             f"The loss {loss.name!r} cannot be computed for masks with {num_classes} labels and "
             f"{num_logits} logits a pixel: {error}"
         ) from error
-    if not np.allclose(sum(parts), whole, rtol=TOLERANCE, atol=TOLERANCE):
+    if not adds_up:
         raise ValueError(
             f"The loss {loss.name!r} of a sample is not the mean over its pixels, so that it "
             "cannot be computed tile by tile. With tiling set loss = 'crossentropy', 'focal' or "
             "a Keras loss that has a value for each pixel, or use split, which is exact for every "
             "loss."
         )
+
+
+def _values(loss: keras.Loss, mask: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    values = per_sample(loss, tf.constant(mask), tf.constant(logits, tf.float32))
+    return keras.ops.convert_to_numpy(values)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from tfunet.geometry.kinds import is_older
 from tfunet.learning.losses import WHOLE
 
 
@@ -35,11 +36,13 @@ class RegionLoss(keras.Loss):
         self.each = each
         self.regions = tuple(tuple(labels) for labels in regions)
         self.num_classes = num_classes
-        if hasattr(each, "of_parts"):  # Else parts of a sample are put together first.
+        # Else parts of a sample are put together first.
+        self._has_parts = hasattr(each, "of_parts") and not is_older(each, "of_parts", "call")
+        if self._has_parts:
             self.of_parts = self._of_parts
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        if hasattr(self.each, "of_parts"):
+        if self._has_parts:
             return self._of_parts(y_true, y_pred, WHOLE)
         return self._mean(self.each.call(*self._by_region(y_true, y_pred)), y_true)
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 from keras import layers, ops
 
+from tfunet.geometry.kinds import kind_of
 from tfunet.parallel.group import Borders, cut_rows, with_added
 from tfunet.parallel.part import Part
 from tfunet.parallel.window_inputs import Windows
@@ -21,7 +22,7 @@ KINDS = (layers.Conv2D, layers.Conv3D)
 
 def can_be_corrected(layer: Any, part: Part) -> bool:
     """Whether outputs lie where inputs do, and only the outermost rows need rows of others."""
-    if type(layer) not in KINDS or layer.padding != "same" or set(layer.strides) != {1}:
+    if kind_of(layer) not in KINDS or layer.padding != "same" or set(layer.strides) != {1}:
         return False
     return all(
         part.tensor.shape[1 + axis] >= (layer.kernel_size[axis] - 1) * layer.dilation_rate[axis]

@@ -134,7 +134,12 @@ def even_bounds(extent: int, parts: int) -> Bounds:
         raise ValueError(f"{extent} rows cannot be cut into {parts} parts. Choose fewer parts.")
     most = -(-extent // parts)
     unit = 1
-    while extent % (2 * unit) == 0 and -(-extent // (2 * unit) // parts) * 2 * unit == most:
+    # Each part has a unit, or it would have no row.
+    while (
+        extent % (2 * unit) == 0
+        and extent // (2 * unit) >= parts
+        and -(-extent // (2 * unit) // parts) * 2 * unit == most
+    ):
         unit *= 2
     units, left = divmod(extent // unit, parts)
     sizes = [(units + (part < left)) * unit for part in range(parts)]

@@ -10,6 +10,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.geometry.kinds import is_own
 from tfunet.models.keras_errors import cause_line
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.group import SampleGroup, Traffic
@@ -55,7 +56,7 @@ class SplitNetwork:
 
     Attributes:
         gathered: What runs on whole tensors, by name; known once the model has been traced.
-        loss_calls: How often each loss was called.
+        calls: How often a step called the model ("model") and a loss ("loss").
     """
 
     model: keras.Model
@@ -64,7 +65,11 @@ class SplitNetwork:
     group: Callable[[], SampleGroup]
     unit: str = "sample"
     gathered: dict[str, Gathered] = field(default_factory=dict)
-    loss_calls: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    # Of the model's layers, in training and not.
+    _graphs: dict[bool, keras.Model] = field(default_factory=dict)
+    # The model's call, if it is set on the model and not of its class.
+    _set_calls: list[Any] = field(default_factory=list)
 
     @contextlib.contextmanager
     def traced_step(self, times: int = 1) -> Iterator[None]:
@@ -72,14 +77,28 @@ class SplitNetwork:
 
         A step does what is traced so many times.
         """
-        self.loss_calls.clear()
+        self.calls.clear()
         with self.group().traffic.of_step(times):
             yield
+
+    def check_calls(self) -> None:
+        """Raise ValueError if a step went around what puts parts of a sample together."""
+        for what, does, instead in (
+            ("model", "call the model", "run its layers on each part of a sample by itself"),
+            ("loss", "call the compiled loss", "compute a loss of each part of a sample"),
+        ):
+            if not self.calls[what]:
+                raise ValueError(
+                    f"The model's train_step does not {does}, so it would {instead} instead of the "
+                    "whole sample. Call self(x, training=True) and self.compute_loss(x, y, y_pred) "
+                    "there, or leave out split."
+                )
 
     def install(self) -> None:
         """Make the model's calls run on parts."""
         whole = self.model.call
-        graphs: dict[bool, keras.Model] = {}
+        has_own_call = is_own(self.model, "call")
+        self._set_calls[:] = [whole] if "call" in vars(self.model) else []
 
         def call(inputs: Any, training: Any = None, mask: Any = None, **more: Any) -> Any:
             if not self.is_part(inputs):
@@ -87,12 +106,20 @@ class SplitNetwork:
                 if training is not None:
                     options["training"] = training
                 return whole(inputs, **options)
+            self.calls["model"] += 1
             is_training = bool(training)
-            if is_training not in graphs:
-                graphs[is_training] = _graph_of(self.model, inputs, self.extents, is_training)
+            if is_training not in self._graphs:
+                own_graph = None if has_own_call else _own_graph(self.model)
+                self._graphs[is_training] = own_graph or _traced_graph(
+                    self.model, whole, inputs, self.extents, is_training
+                )
+                _check_outputs(self.model, self._graphs[is_training])
             group = self.group()
             output = self.run(
-                graphs[is_training], Part(tensor=inputs, bounds=self.bounds), group, is_training
+                self._graphs[is_training],
+                Part(tensor=inputs, bounds=self.bounds),
+                group,
+                is_training,
             )
             return self.own_rows(group, output)
 
@@ -103,6 +130,14 @@ class SplitNetwork:
     def uninstall(self) -> None:
         """Give the model back its own call."""
         object.__delattr__(self.model, "call")
+        for call in self._set_calls:
+            object.__setattr__(self.model, "call", call)
+
+    @property
+    def variables(self) -> list[Any]:
+        """Those of the layers that calls with parts have run."""
+        ops = (op for graph in self._graphs.values() for op in graph.operations)
+        return [variable for op in ops for variable in getattr(op, "variables", [])]
 
     @property
     def extents(self) -> tuple[int | None, ...]:
@@ -244,36 +279,33 @@ class SplitNetwork:
         return keras.tree.map_structure(back, op(*args, **kwargs))
 
 
-def _graph_of(
-    model: keras.Model, inputs: Any, extents: tuple[int | None, ...], training: bool
-) -> keras.Model:
-    """Return a model as a graph of layers.
-
-    Raises ValueError where that of a model of a class of its own cannot be read, and for several
-    outputs.
-    """
-    graph = _own_graph(model) or _traced_graph(model, inputs, extents, training)
+def _check_outputs(model: keras.Model, graph: keras.Model) -> None:
     if len(graph.outputs) != 1:
         raise ValueError(
             f"The model {type(model).__name__} has {len(graph.outputs)} outputs in training, and "
             "split needs one. Leave out split, or the other outputs (deep supervision)."
         )
-    return graph
 
 
 def _own_graph(model: keras.Model) -> keras.Model | None:
     """Return a model whose call is to run its graph of layers; None for a `call` of its own."""
-    owner = next(kind for kind in type(model).__mro__ if "call" in vars(kind))
-    if owner.__module__.split(".")[0] != "keras":
+    if is_own(model, "call"):
         return None
     graph = model._functional if isinstance(model, keras.Sequential) else model
     return graph if hasattr(graph, "_run_through_graph") else None
 
 
 def _traced_graph(
-    model: keras.Model, inputs: Any, extents: tuple[int | None, ...], training: bool
+    model: keras.Model,
+    call: Callable[..., Any],
+    inputs: Any,
+    extents: tuple[int | None, ...],
+    training: bool,
 ) -> keras.Model:
-    """Return the graph of what the `call` of a model's own class does."""
+    """Return the graph of what the `call` of a model's own does.
+
+    Raises ValueError where it cannot be read.
+    """
     shape = [
         rows if extent is None else extent
         for rows, extent in zip(inputs.shape[1:-1], extents, strict=True)
@@ -281,7 +313,7 @@ def _traced_graph(
     image = keras.Input((*shape, inputs.shape[-1]), batch_size=inputs.shape[0])
     options = {"training": training} if model._call_has_training_arg else {}
     try:
-        return keras.Model(image, type(model).call(model, image, **options))
+        return keras.Model(image, call(image, **options))
     except Exception as error:
         raise ValueError(
             f"The layers of the model {type(model).__name__} cannot be read from its call, so "

@@ -7,7 +7,6 @@ devices of the group. Layers without a rule are run on the whole tensor (`networ
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,13 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
+from tfunet.geometry.kinds import kind_of
+from tfunet.geometry.pointwise import (
+    has_pointwise_activation,
+    is_for_pixels,
+    is_over_channels,
+    is_pointwise_layer,
+)
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
 from tfunet.parallel.convolution import can_be_corrected, corrected_convolution
@@ -53,11 +59,6 @@ GLOBAL_MAXIMA = (
     layers.GlobalMaxPooling3D,
 )
 SPATIAL_DROPOUTS = (layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D)
-# Layers that treat each voxel, or each value, alone.
-POINTWISE = (
-    *(layers.Activation, layers.ReLU, layers.LeakyReLU, layers.ELU, layers.Identity),
-    *(layers.Rescaling, layers.Dense),
-)
 MERGES = (
     *(layers.Add, layers.Subtract, layers.Multiply, layers.Average, layers.Maximum),
     *(layers.Minimum, layers.Concatenate),
@@ -85,11 +86,12 @@ MERGING_OPS = frozenset(
 def rule_of(op: Any, rank: int) -> Rule | None:
     """Return the rule of a layer or operation with one input of `rank` axes, or None.
 
-    Layers of a user's own class have none, even if it inherits from a layer of Keras. Nor have
-    those whose loss is a sum over their output.
+    Layers of a user's own class have none, even if it inherits from a layer of Keras, unless it
+    overrides nothing. Nor have those whose loss is a sum over their output, or whose activation
+    does not treat each voxel alone.
     """
-    kind = type(op)
-    if getattr(op, "activity_regularizer", None) is not None:
+    kind = kind_of(op)
+    if getattr(op, "activity_regularizer", None) is not None or not has_pointwise_activation(op):
         return None
     if kind in WINDOWS_IN_3D and op.padding == "same":
         sizes = getattr(op, "pool_size", None) or op.kernel_size
@@ -107,18 +109,12 @@ def rule_of(op: Any, rank: int) -> Rule | None:
         # Keras pads and cuts these by rules of their own.
         usual = getattr(op, "output_padding", None) is None and set(op.dilation_rate) == {1}
         return transposed if usual else None
-    if kind in POINTWISE:
-        return pointwise if not _is_softmax_over_space(op) else None
-    if kind is layers.Softmax or kind is layers.UnitNormalization:
-        return pointwise if _is_over_channels(op.axis, rank) else None
-    if kind is layers.LayerNormalization:
-        return pointwise if _is_over_channels(op.axis, rank) else None
+    if is_pointwise_layer(op):
+        return pointwise
     if kind is layers.BatchNormalization:
-        return normalized if _is_over_channels(op.axis, rank) else None
+        return normalized if is_over_channels(op.axis, rank) else None
     if kind is layers.GroupNormalization:
-        return normalized if _is_over_channels(op.axis, rank) else None
-    if kind is layers.PReLU:
-        return pointwise if math.prod(op.alpha.shape[:-1]) == 1 else None
+        return normalized if is_over_channels(op.axis, rank) else None
     table: dict[Any, Rule] = {
         **dict.fromkeys(MAX_POOLINGS, max_pooled),
         **dict.fromkeys(AVERAGE_POOLINGS, average_pooled),
@@ -135,34 +131,19 @@ def rule_of(op: Any, rank: int) -> Rule | None:
         channels_last = getattr(op, "data_format", "channels_last") == "channels_last"
         return table[kind] if channels_last else None
     if kind.__module__.startswith("keras."):
-        return padded if kind.__name__ == "Pad" else pointwise if _is_pointwise_op(kind) else None
+        return padded if kind.__name__ == "Pad" else pointwise if _is_pointwise_op(op) else None
     return None
 
 
-def _is_pointwise_op(kind: type) -> bool:
-    return kind.__name__ in POINTWISE_OPS
-
-
-def _is_over_channels(axis: Any, rank: int) -> bool:
-    axes = axis if isinstance(axis, list | tuple) else [axis]
-    return [number % rank for number in axes] == [rank - 1]
+def _is_pointwise_op(op: Any) -> bool:
+    limits = (getattr(op, name, None) for name in ("x_min", "x_max"))
+    return type(op).__name__ in POINTWISE_OPS and not any(map(is_for_pixels, limits))
 
 
 def merges(op: Any) -> bool:
     """Whether a layer or operation joins tensors value by value, or along an axis."""
-    kind = type(op)
+    kind = kind_of(op)
     return kind in MERGES or (kind.__module__.startswith("keras.") and kind.__name__ in MERGING_OPS)
-
-
-def _is_softmax_over_space(op: Any) -> bool:
-    # Softmax as an activation is over the channels; a function of the user's may do anything.
-    activation = getattr(op, "activation", None)
-    return activation is not None and not _is_pointwise_function(activation)
-
-
-def _is_pointwise_function(function: Any) -> bool:
-    module = getattr(function, "__module__", "") or type(function).__module__
-    return module.startswith("keras.")
 
 
 def pointwise(group: SampleGroup, op: Any, part: Part, kwargs: dict[str, Any]) -> Part:
@@ -425,7 +406,7 @@ def normalized(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any
     What the next convolutions need of others travels with the statistics: one exchange, not two.
     """
     width = _width_ahead(group, layer, part)
-    if type(layer) is layers.BatchNormalization:
+    if kind_of(layer) is layers.BatchNormalization:
         if not (kwargs.get("training") and layer.trainable):
             return pointwise(group, layer, part, kwargs)
         return batch_normalized(group, layer, part, width, kwargs)
@@ -449,7 +430,7 @@ def _width_ahead(group: SampleGroup, op: Any, part: Part) -> int:
                 continue
             seen.add(id(consumer))
             rule = rule_of(consumer, rank)
-            if rule is pointwise and type(consumer) is not layers.Dense:
+            if rule is pointwise and kind_of(consumer) is not layers.Dense:
                 following.append(consumer)
             elif rule is convolved:
                 with contextlib.suppress(CannotCutError):

@@ -11,6 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.geometry.kinds import kind_of
+
 # What these give is the input times a draw, or the input plus a draw.
 _FACTORS = (keras.layers.Dropout, keras.layers.GaussianDropout)  # SpatialDropout is a Dropout.
 _TERMS = (keras.layers.GaussianNoise,)
@@ -27,8 +29,7 @@ _CHANGES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 def is_noise(operation: Any) -> bool:
     """Whether an operation is a layer of Keras that draws random numbers for each value."""
-    is_keras = type(operation).__module__.split(".")[0] == "keras"
-    return is_keras and isinstance(operation, _NOISE)
+    return issubclass(kind_of(operation), _NOISE)
 
 
 def draws_otherwise(layer: Any) -> bool:

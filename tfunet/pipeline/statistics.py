@@ -12,6 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.geometry.kinds import is_own
+
 # A layer, with the mean and the variance of what it was called with.
 Moments = tuple[Any, list[tf.Tensor]]
 
@@ -24,12 +26,28 @@ def batch_normalizations(operations: Iterable[Any]) -> list[Any]:
     return list({id(layer): layer for layer in found if isinstance(layer, kind)}.values())
 
 
+@contextlib.contextmanager
+def not_synchronized(layers: Iterable[Any]) -> Iterator[None]:
+    """Take the statistics of a pipeline's own batch in the block, of which it is the only one.
+
+    Keras would reduce them in the context of a replica, which a stage computes outside of.
+    """
+    synchronized = [layer for layer in batch_normalizations(layers) if layer.synchronized]
+    for layer in synchronized:
+        layer.synchronized = False
+    try:
+        yield
+    finally:
+        for layer in synchronized:
+            layer.synchronized = True
+
+
 def check_deferrable(operations: Iterable[Any]) -> None:
     """Raise ValueError for batch normalisation that changes its statistics in ways of its own."""
     for layer in batch_normalizations(operations):
-        is_own = type(layer).call is not keras.layers.BatchNormalization.call
-        if is_own or layer.renorm:
-            what = "has a call of its own" if is_own else "has renorm=True"
+        has_own_call = is_own(layer, "call")
+        if has_own_call or layer.renorm:
+            what = "has a call of its own" if has_own_call else "has renorm=True"
             raise ValueError(
                 f'batch_norm = "deferred" is not possible for the layer {layer.name!r}: it {what}, '
                 "so that its moving statistics are not those of its batches alone. Use Keras's "

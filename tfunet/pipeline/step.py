@@ -25,7 +25,7 @@ from tfunet.pipeline.network import Network, Node
 from tfunet.pipeline.noise import Draws, check_repeatable, is_noise
 from tfunet.pipeline.rounds import Traffic
 from tfunet.pipeline.schedules import Action, Orders, waiting
-from tfunet.pipeline.statistics import DeferredStatistics
+from tfunet.pipeline.statistics import DeferredStatistics, not_synchronized
 
 # Of targets and outputs of a micro-batch: the mean over its samples.
 Loss = Callable[[Any, Any], tf.Tensor]
@@ -124,11 +124,12 @@ class StageStep:
         self, number: int, known: dict[int, tf.Tensor], loss: Callable[[Any], tf.Tensor]
     ) -> list[tf.Tensor]:
         """Return what later stages read, then the loss if this stage has a part of it."""
-        for node in self.nodes:
-            if is_noise(node.operation):
-                node.run_noise(known, number, self.micro_batches)
-            else:
-                node.run(known, training=True)
+        with not_synchronized(self.layers):
+            for node in self.nodes:
+                if is_noise(node.operation):
+                    node.run_noise(known, number, self.micro_batches)
+                else:
+                    node.run(known, training=True)
         terms = [term for layer in self.layers for term in getattr(layer, "losses", [])]
         if self.results:
             outputs = [own_tensor(known[at]) for at in self.results]

@@ -24,7 +24,8 @@ def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
             value = tf.convert_to_tensor(variable.value)
             with tf.device("CPU"):
                 hashes.append(tf.fingerprint(tf.reshape(value, [1, -1]))[0])
-        return tf.stack(hashes)
+        # A stage may have no variable.
+        return tf.reshape(tf.convert_to_tensor(hashes, tf.uint8), [-1, 8])
 
     return traced(lambda: backend.run(replica_fingerprint))
 

@@ -1,5 +1,6 @@
 """The network of a run, looked at before its first step."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -14,9 +15,10 @@ from tfunet.data.pipeline import truth_of
 from tfunet.learning.averaging import Averaging, Switch, check_overwriting
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.slow_statistics import slow_statistics
+from tfunet.models.own_terms import keep_terms_apart
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
-from tfunet.parallel.losses import split_loss, split_metrics
+from tfunet.parallel.losses import split_loss, split_metrics, split_own_methods
 from tfunet.parallel.mesh import part_bounds
 from tfunet.parallel.network import Groups, SplitNetwork
 from tfunet.record import MODEL, WEIGHTS
@@ -27,7 +29,7 @@ from tfunet.training.held import EveryVariable, Held
 from tfunet.training.loss import make_loss, outputs_of
 from tfunet.training.run_data import RunData
 from tfunet.training.tiling import check_metrics, check_model
-from tfunet.training.train_step import look_at_step
+from tfunet.training.train_step import check_trains_model, look_at_step
 
 if TYPE_CHECKING:
     from tfunet.training.staged_network import StagedNetwork
@@ -116,13 +118,15 @@ def assemble(attempt: Attempt, data: RunData) -> Assembled:
             initial_weights=attempt.initial_weights,
             say=attempt.say,
         )
+    if len(attempt.topology.local_replicas) > 1:
+        keep_terms_apart(model)
     if data.tiles is not None:
         check_model(model)
     groups, split = split_network(attempt, data, model)
     if split is not None:
         split.install()
         if data.tiles is None:  # Their parts add up.
-            split_loss(loss, split)
+            split_loss(loss, split, data.task.source.num_classes)
     ignored = data.task.source.ignored
     if ignored is not None:
         check_can_ignore(config, model)
@@ -155,8 +159,6 @@ def build(attempt: Attempt, data: RunData) -> Network:
         support=attempt.support,
         run=None if split is None else on_devices(attempt.backend, split),
     )
-    if split is not None:
-        attempt.say(split.summary())
     file = saving.file_of(model, attempt.folder) if attempt.topology.is_chief else MODEL
     if file == WEIGHTS:
         attempt.say(
@@ -165,7 +167,10 @@ def build(attempt: Attempt, data: RunData) -> Network:
         )
     if slow := slow_statistics(model, data.last_step):
         attempt.say(slow)
-    return completed(attempt, data, made, batch, checked=checked, file=file)
+    network = completed(attempt, data, made, batch, checked=checked, file=file)
+    if split is not None:
+        attempt.say(split.summary())
+    return network
 
 
 def completed(
@@ -180,6 +185,9 @@ def completed(
     """Return the network with all that a step changes; `batch` has whole windows."""
     config, backend, topology = attempt.config, attempt.backend, attempt.topology
     model, split, truth = made.model, made.split, truth_of(batch)
+    if split is not None:
+        sizes = math.prod(batch["image"].shape[1:]) + math.prod(checked.output_shape)
+        split_own_methods(model, split, sizes * tf.float32.size)
     if model._compile_metrics is not None or len(getattr(model, "outputs", None) or ()) != 1:
         with backend.scope():
             make_metrics(model, batch["image"], truth, config.metrics)
@@ -193,6 +201,8 @@ def completed(
     )
     with backend.scope():
         check_overwriting(used.optimizers)
+    if split is not None:
+        check_trains_model(used, split.variables)
     metrics = model._compile_metrics.metrics if model._compile_metrics else ()
     if split is not None:
         split_metrics(metrics, split)

@@ -13,6 +13,7 @@ from tfunet.config.amount import MIB
 from tfunet.config.keys import show
 from tfunet.config.refs import near_match
 from tfunet.config.run import RunConfig
+from tfunet.geometry.kinds import is_own
 from tfunet.pipeline.balance import Balance, NoBalanceError, balances
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.network import Network
@@ -26,7 +27,7 @@ from tfunet.pipeline.simulation import (
     work_of,
 )
 from tfunet.pipeline.stage_memory import stage_memory
-from tfunet.pipeline.statistics import check_deferrable
+from tfunet.pipeline.statistics import batch_normalizations, check_deferrable
 from tfunet.pipeline.step import StagedStep
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
@@ -189,8 +190,7 @@ def named_cuts(graph: Network, names: Sequence[str]) -> list[int]:
 def check_own_methods(model: keras.Model) -> None:
     """Raise ValueError for methods of the model's own that need the whole network."""
     for name in ("call", "train_step", "compute_loss", "compute_metrics"):
-        owner = next(kind for kind in type(model).__mro__ if name in vars(kind))
-        if name in vars(model) or owner.__module__.split(".")[0] != "keras":
+        if is_own(model, name):
             raise ValueError(
                 f"The model has a {name} of its own, which needs the whole network, and each "
                 "process has a stage of it. Leave out stages, or use Keras's."
@@ -213,7 +213,9 @@ def check_graph(graph: Network, config: RunConfig) -> None:
     if config.batch_norm == "deferred":
         check_deferrable(node.operation for node in graph.nodes)
     for node in graph.nodes:
-        is_synchronized = getattr(node.operation, "synchronized", False)
+        is_synchronized = any(
+            layer.synchronized for layer in batch_normalizations([node.operation])
+        )
         if is_synchronized and config.num_replicas > 1:
             raise ValueError(
                 f"The layer {node.name!r} synchronizes its statistics over replicas, which is not "

@@ -144,7 +144,7 @@ def assemble_for_stages(attempt: Attempt, data: RunData) -> Assembled:
         say=attempt.say,
     )
     if split is not None and data.tiles is None:  # Losses of tiles add up.
-        split_loss(loss, split)
+        split_loss(loss, split, data.task.source.num_classes)
     # Stages average their gradients before clipping, and not in the optimizer.
     as_they_are = Switch(lambda gradients: list(gradients))
     return Assembled(model=model, loss=loss, average=as_they_are, groups=groups, split=split)

@@ -149,12 +149,8 @@ def make_step(
                     logs = model.train_step((batch["image"][index], batch["truth"][index]))
         states.end()
         check_logs(logs)
-        if split is not None and not split.loss_calls:
-            raise ValueError(
-                "The model's train_step does not call the compiled loss, so it would compute a "
-                "loss of each part of a sample instead of the whole sample. Call "
-                "self.compute_loss(x, y, y_pred) there, or leave out split."
-            )
+        if split is not None:
+            split.check_calls()
         return logs
 
     compiled = traced(passes, jit_compile=True) if xla else passes

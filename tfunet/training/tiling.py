@@ -10,6 +10,7 @@ import keras
 from tfunet.data.class_weights import class_weights
 from tfunet.data.task import Task
 from tfunet.geometry.grid import Grid, grid
+from tfunet.geometry.kinds import is_own
 from tfunet.geometry.parts import check_split
 from tfunet.geometry.receptive_field import (
     UnknownReachError,
@@ -194,8 +195,7 @@ def check_not_finer(cut: Grid) -> None:
 def check_model(model: keras.Model) -> None:
     """Raise ValueError for a model with methods of its own that would see tiles."""
     for name in ("call", "train_step", "compute_loss", "compute_metrics"):
-        owner = next(kind for kind in type(model).__mro__ if name in vars(kind))
-        if name in vars(model) or owner.__module__.split(".")[0] != "keras":
+        if is_own(model, name):
             raise ValueError(
                 f"The model has a {name} of its own, which would see a tile where it expects a "
                 "whole sample. Leave out tiling, or use Keras's."

@@ -144,6 +144,23 @@ def look_at_step(
     return Used(optimizers=optimizers, trained=trained, others=others)
 
 
+def check_trains_model(used: Used, variables: Sequence[Any]) -> None:
+    """Raise ValueError for an optimizer that trains none of the variables that a model's call uses.
+
+    That is of an optimizer for another network, which split does not run.
+    """
+    for optimizer in used.optimizers[1:] and used.optimizers:
+        own = {optimizer._var_key(variable) for variable in variables}
+        trained = {optimizer._var_key(variable) for variable in optimizer._trainable_variables}
+        if own.isdisjoint(trained):
+            raise ValueError(
+                f"The model's train_step applies {len(used.optimizers)} optimizers, of which "
+                f"{optimizer.name!r} trains another network, such as an adversary. Split runs only "
+                "the model on parts of samples: the other network would take each part for a whole "
+                "sample. Leave out split."
+            )
+
+
 def check_logs(logs: Any) -> None:
     """Raise ValueError for what a train_step must not return."""
     advice = "Return {metric.name: metric.result() for metric in self.metrics} as Keras does."
