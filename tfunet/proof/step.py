@@ -139,7 +139,7 @@ class Noted:
                 continue
             known = self.gradients.setdefault(number, [])
             turn = len(known)
-            known.append(tf.convert_to_tensor(gradient).numpy())
+            known.append(np.asarray(tf.convert_to_tensor(gradient)))
             if self.instead is not None and len(self.instead.get(number, ())) > turn:
                 used[at] = tf.constant(self.instead[number][turn], gradient.dtype)
         apply(used, variables)
@@ -192,7 +192,9 @@ def take_in_parts(
     )
     taken.losses |= metrics.results(metrics.total(None))
     network.held.average_statistics()
-    taken.values = list(network.held.values())
+    taken.values = (
+        list(network.held.values()) if stages is not None else values_of(network.variables)
+    )
     taken.gradients = noted.gradients
     if stages is not None and topology.process_count > 1:
         taken.gradients = _gathered(backend, noted.gradients, network.held.shapes)
@@ -216,8 +218,13 @@ def take_whole(network: Network, images: tf.Tensor, truth: tf.Tensor, given: Gra
             **{name: float(value) for name, value in results.items()},
         },
         gradients=noted.gradients,
-        values=[keras.ops.convert_to_numpy(variable.value) for variable in network.variables],
+        values=values_of(network.variables),
     )
+
+
+def values_of(variables: Sequence[Any]) -> list[np.ndarray]:
+    """Return the values of variables, of which a later change makes copies."""
+    return [np.asarray(tf.convert_to_tensor(variable.value)) for variable in variables]
 
 
 def _look(backend: Backend, network: Network, image: tf.Tensor) -> tf.Tensor:

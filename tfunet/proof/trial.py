@@ -13,7 +13,7 @@ from tfunet.data.pipeline import truth_of
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
 from tfunet.proof.left_out import leave_out, left_out
-from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole
+from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole, values_of
 from tfunet.single_device import SingleDevice
 from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network, assemble, completed
@@ -121,7 +121,7 @@ class Trial:
     def values(self, network: Network, *, everywhere: bool = False) -> list[np.ndarray]:
         """Return their values, on the chief or everywhere; called by all processes together."""
         if network.stages is None:
-            return [keras.ops.convert_to_numpy(one.value) for one in self.weights_of(network)]
+            return values_of(self.weights_of(network))
         num_weights, backend = len(network.model.variables), self.attempt.backend
         values = list(network.held.values())[:num_weights]
         if not everywhere or self.attempt.topology.process_count == 1:
