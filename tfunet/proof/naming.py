@@ -39,7 +39,9 @@ def first_layer(trial: Trial, bound: float) -> str:
     size = config.replica_samples // passes
     rows = [slice(first + at * size, first + (at + 1) * size) for at in range(passes)]
     order = list(whole.outputs)
-    number = first_difference(parts, whole, rows, lambda *pair: not share_of(*pair) <= bound, order)
+    number = first_difference(
+        parts, whole, rows, lambda *pair: not share_of(*pair) <= bound, order, trial.num_steps
+    )
     found = np.zeros(len(order))
     if number is not None:
         found[order.index(number)] = 1

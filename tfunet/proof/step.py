@@ -166,11 +166,16 @@ def step_in_parts(
 
 
 def take_in_parts(
-    attempt: Attempt, data: RunData, network: Network, batches: Sequence[Batch], image: np.ndarray
+    attempt: Attempt,
+    data: RunData,
+    network: Network,
+    batches: Sequence[Batch],
+    image: np.ndarray,
+    num_steps: int,
 ) -> Taken:
-    """Take a step as the run does, and tell the chief what it gave; all processes together.
+    """Take steps as the run does, and tell the chief what they gave; all processes together.
 
-    `image` has samples whose output is looked at.
+    `image` has samples whose output is looked at before.
     """
     backend, topology, stages = attempt.backend, attempt.topology, network.stages
     noted = Noted(
@@ -180,8 +185,10 @@ def take_in_parts(
     outputs = None
     if data.tiles is None and (network.split is not None or stages is not None):
         outputs = _look(backend, network, tf.constant(image)).numpy()
+    logs: dict[str, Any] = {}
     with instead_of_apply(noted.note):
-        logs = step_in_parts(attempt, data, network, batches)["logs"]
+        for _ in range(num_steps):
+            logs = step_in_parts(attempt, data, network, batches)["logs"]
     losses = {name: float(np.sum(value.numpy())) for name, value in logs.items()}
     total = backend.sum(np.array(list(losses.values()))) / topology.num_replicas
     taken = Taken(
@@ -202,12 +209,16 @@ def take_in_parts(
     return taken
 
 
-def take_whole(network: Network, images: tf.Tensor, truth: tf.Tensor, given: Gradients) -> Taken:
-    """Take a step on one device, whose optimizers update by the gradients `given`."""
+def take_whole(
+    network: Network, images: tf.Tensor, truth: tf.Tensor, given: Gradients, num_steps: int
+) -> Taken:
+    """Take steps on one device, whose optimizers update by the gradients `given`."""
     noted = Noted(variables=network.variables, instead=given)
     model = network.model
+    logs: dict[str, Any] = {}
     with instead_of_apply(noted.note):
-        logs = model.train_step((images, truth))
+        for _ in range(num_steps):
+            logs = model.train_step((images, truth))
     results: dict[str, Any] = {}
     for metric in model.metrics:
         result = metric.result()
@@ -242,12 +253,15 @@ def _gathered(
     backend: Backend, gradients: Gradients, shapes: Sequence[tuple[int, ...]]
 ) -> Gradients:
     """Return the gradients of all stages, of which each process has those of one."""
-    found = backend.sum(np.array([float(number in gradients) for number in range(len(shapes))]))
+    turns = [float(len(gradients.get(number, ()))) for number in range(len(shapes))]
+    holders = backend.sum(np.array([float(count > 0) for count in turns]))
+    totals = backend.sum(np.array(turns))
     gathered: Gradients = {}
-    for number, count in enumerate(found):
-        if count:
-            own = gradients[number][0] if number in gradients else np.zeros(shapes[number])
-            gathered[number] = [backend.sum(own.astype(np.float64)) / count]
+    for number, (total, count) in enumerate(zip(totals, holders, strict=True)):
+        for turn in range(int(total / count) if count else 0):
+            own = gradients[number][turn] if number in gradients else np.zeros(shapes[number])
+            mean = backend.sum(own.astype(np.float64)) / count
+            gathered.setdefault(number, []).append(mean)
     return gathered
 
 

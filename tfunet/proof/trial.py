@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.backend import Launch
 from tfunet.data.pipeline import truth_of
+from tfunet.learning.pass_states import changed_by_passes
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
 from tfunet.proof.left_out import leave_out, left_out
@@ -38,6 +39,7 @@ class Trial:
 
     Attributes:
         left_out: The layers that are left out, by number; see `left_out`.
+        num_steps: Two where a state may differ first, and then what hangs on it.
     """
 
     def __init__(self, attempt: Attempt, data: RunData, network: Network, dtype: str) -> None:
@@ -48,6 +50,7 @@ class Trial:
         if numbers is not None:
             self._truth["target"] = numbers.astype(dtype)
         self.left_out = left_out(network.model, attempt.config)
+        self.num_steps = 2 if changed_by_passes([network.model]) else 1
 
     def in_parts(self) -> Network:
         """Return a copy that steps as the run does; called by all processes together."""
@@ -132,7 +135,9 @@ class Trial:
     def take_in_parts(self, network: Network) -> Taken:
         """Take the run's step; called by all processes together."""
         batches = fed(self.attempt, self.data.tiles, self._images, self._truth)
-        return take_in_parts(self.attempt, self.data, network, batches, self._images[:1])
+        return take_in_parts(
+            self.attempt, self.data, network, batches, self._images[:1], self.num_steps
+        )
 
     def take_whole(self, network: Network, given: Taken) -> Taken:
         """Take the step of one device, whose optimizers are given the gradients of another one."""
@@ -141,7 +146,7 @@ class Trial:
         outputs = None
         if given.outputs is not None:
             outputs = network.model(images[:1], training=False).numpy()
-        taken = take_whole(network, images, truth, given.gradients)
+        taken = take_whole(network, images, truth, given.gradients, self.num_steps)
         taken.outputs = outputs
         return taken
 

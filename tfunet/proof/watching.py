@@ -104,6 +104,7 @@ def first_difference(
     rows: Sequence[slice],
     differ: Callable[[np.ndarray, np.ndarray], bool],
     order: Sequence[int],
+    num_steps: int,
 ) -> int | None:
     """Return the number of the first layer, in `order`, whose output differs on this device.
 
@@ -113,9 +114,11 @@ def first_difference(
         calls, made = whole.outputs[number], parts.outputs.get(number, [])
         if len(made) != len(calls) * len(rows):
             continue
+        each = len(calls) // num_steps  # In a step, or in one of its passes.
         for at, output in enumerate(made):
-            turn, call = divmod(at, len(calls))
-            expected = calls[call]
+            step, rest = divmod(at, each * len(rows))
+            turn, call = divmod(rest, each)
+            expected = calls[step * each + call]
             if expected.ndim and expected.shape[0] > max(one.stop for one in rows) - 1:
                 expected = expected[rows[turn]]
             if output.shape == expected.shape and differ(output, expected):
