@@ -12,7 +12,8 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
@@ -41,8 +42,10 @@ from tfunet.training.tiling import Tiles
 BOUNDS = {"float64": 1e-6, "float32": 1e-4}
 # In float32, rounding that is so many times as large as that of the last digit of all weights and
 # images may explain a difference, as long as it is not larger than this.
-ROUNDINGS = 30
+ROUNDINGS = 4
 COARSEST = 1e-2
+# Of the gradients, so many must tell something.
+TELLING = 0.75
 # Of a small step, both ways; a few seconds of one core in float64. More are allowed where they are
 # this share of a step of the run.
 MOST_FLOPS = 1e11
@@ -143,14 +146,12 @@ def _tried(
                 if "why_not" in table:
                     why_not = table["why_not"]
                     continue
-                found = [Difference(**row) for row in table["differences"]]
-                bounds = [max(BOUNDS[dtype], ROUNDINGS * share) for share in table["rounding"]]
-                if max(bounds, default=0.0) > COARSEST:
+                compared = _beyond_rounding(table, BOUNDS[dtype])
+                if compared is None:
                     why_not = "rounding in float32 hides what differs in small samples"
                     continue
-                different = [
-                    one for one, bound in zip(found, bounds, strict=True) if not one.share <= bound
-                ]
+                found = [one for one, _ in compared]
+                different = [one for one, bound in compared if not one.share <= bound]
                 if different:
                     layer = first_layer(trial, BOUNDS[dtype])
                     raise CheckFailedError(message(trial, ways, different, layer))
@@ -164,6 +165,22 @@ def _tried(
                 "left_out": in_words(network.model, trial.left_out),
             }
     return why_not or "a second copy of the network, or a step of it, is too large"
+
+
+def _beyond_rounding(
+    table: Mapping[str, Any], bound: float
+) -> list[tuple[Difference, float]] | None:
+    """Return the differences that tell something, with their bounds; None if too few do.
+
+    A gradient that is all rounding, as that of a bias before a normalisation, tells nothing.
+    """
+    found = [Difference(**row) for row in table["differences"]]
+    bounds = [max(bound, ROUNDINGS * share) for share in table["rounding"]]
+    compared = [(one, limit) for one, limit in zip(found, bounds, strict=True) if limit <= COARSEST]
+    kinds = Counter(one.kind for one in found)
+    left = Counter(one.kind for one, _ in compared)
+    tells = left["loss"] and left["gradients"] >= TELLING * kinds["gradients"]
+    return compared if tells else None
 
 
 @final
