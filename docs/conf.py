@@ -36,6 +36,7 @@ CONTENTS = {
         "pipeline",
         "slurm",
         "backends",
+        "proof",
         "gpus",
         "security",
     ),
