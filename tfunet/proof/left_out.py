@@ -12,6 +12,8 @@ import keras
 from tfunet.config.run import RunConfig
 from tfunet.pipeline.noise import draws_otherwise, is_noise
 
+DRAWS = "draws other random numbers"
+
 
 def left_out(model: keras.Model, config: RunConfig) -> dict[int, str]:
     """Return the numbers of the layers to leave out, among all of a model, with the reason."""
@@ -29,7 +31,7 @@ def left_out(model: keras.Model, config: RunConfig) -> dict[int, str]:
         elif (is_noise(layer) and (copies or passes)) or (
             draws_otherwise(layer) and not _has_inner(layer) and (copies or passes or micro_batches)
         ):
-            found[number] = "draws other random numbers"
+            found[number] = DRAWS
     return found
 
 

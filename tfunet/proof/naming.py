@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 import keras
 import numpy as np
@@ -15,14 +16,27 @@ from tfunet.proof.watching import Watched, first_difference, operations_of, watc
 OWN_METHODS = ("compute_loss", "train_step")
 
 
-def first_layer(trial: Trial, bound: float) -> str:
-    """Return in words the first layer whose output differs; "" if none does.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What is seen where two steps differ.
 
-    Both steps are taken once more; called by all processes together.
+    Args:
+        layer: The number of the first layer whose output differs; None if none does.
+        is_random: Whether it gives something else each time that it is called.
+        adding: The numbers of layers that add to the loss.
     """
-    attempt, run = trial.attempt, trial.network
+
+    layer: int | None = None
+    is_random: bool = False
+    adding: tuple[int, ...] = ()
+
+
+def look_again(trial: Trial, bound: float) -> Seen:
+    """Take both steps once more, and look at the layers; called by all processes together."""
+    attempt = trial.attempt
     if trial.data.tiles is not None:
-        return ""  # The output of a layer for a tile has another place for each layer.
+        return Seen()  # The output of a layer for a tile has another place for each layer.
     config, topology, mesh = attempt.config, attempt.topology, attempt.mesh
     network = trial.in_parts()
     values = trial.values(network, everywhere=True)
@@ -30,10 +44,18 @@ def first_layer(trial: Trial, bound: float) -> str:
     parts = Watched(network.model, topology.local_replicas.start if several else None)
     with watching(parts, in_parts=network.split is not None):
         trial.take_in_parts(network)
-    alone = trial.whole(values)
-    whole = Watched(alone.model, None)
-    with watching(whole, in_parts=False):
-        trial.take_whole(alone, Taken())
+    wholes = []
+    for _ in range(2):
+        alone = trial.whole(values)
+        wholes.append(Watched(alone.model, None))
+        with watching(wholes[-1], in_parts=False):
+            trial.take_whole(alone, Taken())
+    whole, again = wholes
+    adding = [
+        number
+        for number, one in enumerate(operations_of(alone.model))
+        if isinstance(one, keras.layers.Layer) and one._get_own_losses()
+    ]
     first = mesh.group_of(topology.local_replicas.start) * config.replica_samples
     passes = config.accumulation * config.micro_batches
     size = config.replica_samples // passes
@@ -47,12 +69,14 @@ def first_layer(trial: Trial, bound: float) -> str:
         found[order.index(number)] = 1
     seen = np.flatnonzero(attempt.backend.sum(found))
     if not seen.size:
-        return ""
-    operation = operations_of(run.model)[order[int(seen[0])]]
-    return f"the layer {operation.name!r} ({type(operation).__name__})"
+        return Seen(adding=tuple(adding))
+    layer = order[int(seen[0])]
+    pairs = zip(whole.outputs[layer], again.outputs[layer], strict=True)
+    is_random = not all(np.array_equal(*pair) for pair in pairs)
+    return Seen(layer=layer, is_random=is_random, adding=tuple(adding))
 
 
-def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], layer: str) -> str:
+def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], seen: Seen) -> str:
     """Return what a run with these differences says."""
     config = trial.attempt.config
     settings = ", ".join(f"{way} = {json.dumps(getattr(config, way))}" for way in ways)
@@ -61,20 +85,23 @@ def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], 
     return (
         f"With {settings}, a step is not that of one device. Tried in {trial.dtype} on "
         f"{config.global_samples} small samples, they differ by up to {by} of the largest number. "
-        f"First of all, {_what(trial.network.model, different, layer)}. "
+        f"First of all, {_what(trial.network.model, different, seen)}. "
         f"Leave out {' or '.join(ways)}, or change that. With prove = false the run trains all the "
         "same, and its record says that it is not proved."
     )
 
 
-def _what(model: keras.Model, different: Sequence[Difference], layer: str) -> str:
-    if layer:
-        return f"the output of {layer} differs"
+def _what(model: keras.Model, different: Sequence[Difference], seen: Seen) -> str:
+    operations = operations_of(model)
+    if seen.layer is not None:
+        layer = operations[seen.layer]
+        return f"the output of the layer {layer.name!r} ({type(layer).__name__}) differs"
     by_kind: dict[str, Difference] = {}
     for one in different:
         by_kind.setdefault(one.kind, one)
     if "loss" in by_kind:
-        return f"{_loss(model)} differs, and no output of a layer"
+        adding = [operations[number].name for number in seen.adding]
+        return f"{_loss(model, adding)} differs, and no output of a layer"
     if "outputs" in by_kind:
         return "the output of the network without training differs"
     for kind, words in (
@@ -88,13 +115,12 @@ def _what(model: keras.Model, different: Sequence[Difference], layer: str) -> st
     return f"the recorded {'loss' if name == 'loss' else f'metric {name!r}'} differs"
 
 
-def _loss(model: Any) -> str:
+def _loss(model: Any, adding: Sequence[str]) -> str:
     """Return in words what gives the loss."""
     kind = type(model)
     for name in OWN_METHODS:
         owner = next(base for base in kind.__mro__ if name in vars(base))
         if owner.__module__.split(".")[0] != "keras":
             return f"the loss of {kind.__name__}.{name}"
-    adding = [layer.name for layer in model._flatten_layers() if layer._losses]
     terms = f", or what {', '.join(map(repr, adding))} adds to it (add_loss)," if adding else ""
     return f"the loss {model.loss.name!r}{terms}"

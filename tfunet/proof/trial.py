@@ -13,7 +13,7 @@ from tfunet.data.pipeline import truth_of
 from tfunet.learning.pass_states import changed_by_passes
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
-from tfunet.proof.left_out import leave_out, left_out
+from tfunet.proof.left_out import DRAWS, leave_out, left_out
 from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole, values_of
 from tfunet.single_device import SingleDevice
 from tfunet.training.attempt import Attempt
@@ -51,6 +51,18 @@ class Trial:
             self._truth["target"] = numbers.astype(dtype)
         self.left_out = left_out(network.model, attempt.config)
         self.num_steps = 2 if changed_by_passes([network.model]) else 1
+
+    def leave_out_too(self, operation: int, *, is_random: bool) -> bool:
+        """Leave out a layer, by its number among operations, if it draws random numbers.
+
+        Returns whether it was not left out before.
+        """
+        number = operation + 1  # The model itself comes first among its layers.
+        layers = list(self.network.model._flatten_layers())
+        if not is_random or number >= len(layers) or number in self.left_out:
+            return False
+        self.left_out[number] = DRAWS
+        return True
 
     def in_parts(self) -> Network:
         """Return a copy that steps as the run does; called by all processes together."""
@@ -146,7 +158,14 @@ class Trial:
         outputs = None
         if given.outputs is not None:
             outputs = network.model(images[:1], training=False).numpy()
-        taken = take_whole(network, images, truth, given.gradients, self.num_steps)
+        taken = take_whole(
+            network,
+            images,
+            truth,
+            given.gradients,
+            num_steps=self.num_steps,
+            is_clipped=self.network.stages is not None,
+        )
         taken.outputs = outputs
         return taken
 
