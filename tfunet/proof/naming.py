@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from tfunet.proof.differences import Difference, share_of
@@ -56,27 +55,31 @@ def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], 
     settings = ", ".join(f"{way} = {json.dumps(getattr(config, way))}" for way in ways)
     share = max(one.share for one in different)
     by = "infinity" if not np.isfinite(share) else f"{share:.2g}"
+    count = config.global_samples
+    samples = f"{count} small sample{'s' if count > 1 else ''}"
     return (
         f"With {settings}, a step is not that of one device. Tried in {trial.dtype} on "
-        f"{config.global_samples} small samples, they differ by up to {by} of the largest number. "
-        f"First of all, {_what(trial.network.model, different, layer)}. "
+        f"{samples}, they differ by up to {by} of the largest number. "
+        f"First of all, {_what(trial, different, layer)}. "
         f"Leave out {' or '.join(ways)}, or change that. With prove = false the run trains all the "
         "same, and its record says that it is not proved."
     )
 
 
-def _what(model: keras.Model, different: Sequence[Difference], layer: str) -> str:
+def _what(trial: Trial, different: Sequence[Difference], layer: str) -> str:
     if layer:
         return f"the output of {layer} differs"
+    is_tiled = trial.data.tiles is not None  # No outputs were compared.
     by_kind: dict[str, Difference] = {}
     for one in different:
         by_kind.setdefault(one.kind, one)
     if "loss" in by_kind:
-        return f"{_loss(model)} differs, and no output of a layer"
+        return f"{_loss(trial)} differs{'' if is_tiled else ', and no output of a layer'}"
     if "outputs" in by_kind:
         return "the output of the network without training differs"
+    before = "not the loss" if is_tiled else "neither an output nor the loss"
     for kind, words in (
-        ("gradients", "the gradient of {!r} differs, and neither an output nor the loss"),
+        ("gradients", f"the gradient of {{!r}} differs, and {before}"),
         ("states", "the state {!r} differs after the step"),
         ("updates", "what the optimizer makes of the same gradients in {!r} differs"),
     ):
@@ -86,13 +89,16 @@ def _what(model: keras.Model, different: Sequence[Difference], layer: str) -> st
     return f"the recorded {'loss' if name == 'loss' else f'metric {name!r}'} differs"
 
 
-def _loss(model: Any) -> str:
+def _loss(trial: Trial) -> str:
     """Return in words what gives the loss."""
+    model: Any = trial.network.model
     kind = type(model)
     for name in OWN_METHODS:
         owner = next(base for base in kind.__mro__ if name in vars(base))
         if owner.__module__.split(".")[0] != "keras":
             return f"the loss of {kind.__name__}.{name}"
-    adding = [layer.name for layer in model._flatten_layers() if layer._losses]
+    alone = trial.whole()  # The replicas of a process keep their terms apart.
+    trial.take_whole(alone, Taken())
+    adding = [layer.name for layer in alone.model._flatten_layers() if layer._losses]
     terms = f", or what {', '.join(map(repr, adding))} adds to it (add_loss)," if adding else ""
     return f"the loss {model.loss.name!r}{terms}"
