@@ -249,7 +249,7 @@ class StagedNetwork:
         self, stage: OwnStage, gradients: Sequence[tf.Tensor | None], limit: float | None
     ) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
         """Return what clips a stage's gradients as Keras does, by the norm over all stages."""
-        if not clips(limit):
+        if limit is None or not clips(limit):
             return self._owned.optimizers[stage.number]._clip_gradients
         dtype = keras.config.floatx()
         squares = [
