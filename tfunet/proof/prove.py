@@ -17,8 +17,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
+import keras
 import numpy as np
 import psutil
+from keras.src.backend.common import global_state
 
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import CheckFailedError
@@ -51,6 +53,8 @@ SHARE = 1.0
 GPU = 50
 # Copies of all weights that are held at once: gradients, states of the optimizer, and others.
 COPIES = 12
+# Keras's name for what keras.random draws from without a seed.
+UNSEEDED = "global_seed_generator"
 # Of the memory that is free.
 MEMORY_SHARE = 0.5
 
@@ -118,6 +122,9 @@ def _reason_against(config: RunConfig) -> str | None:
 def _own_random_numbers() -> Iterator[None]:
     """Draw the same numbers in all processes in the block, and go on afterwards as before it."""
     state, of_numpy = random.getstate(), np.random.get_state()
+    # Of keras.random without a seed; None before the first draw.
+    generator = global_state.get_global_attribute(UNSEEDED)
+    drawn = None if generator is None else keras.ops.convert_to_numpy(generator.state.value)
     random.seed(0)
     np.random.seed(0)
     try:
@@ -125,6 +132,9 @@ def _own_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(state)
         np.random.set_state(of_numpy)
+        global_state.set_global_attribute(UNSEEDED, generator)
+        if generator is not None:
+            generator.state.assign(drawn)
 
 
 def _tried(
@@ -274,6 +284,10 @@ def _compared(trial: Trial) -> dict[str, Any]:
             }
             if not finite(whole.losses):
                 table = {"why_not": "the loss of small samples is not finite"}
+            elif any(not one.share <= BOUNDS[trial.dtype] for one in found) and trial.draws_anew(
+                before, whole, BOUNDS[trial.dtype]
+            ):
+                table = {"why_not": "it draws random numbers that no second step draws again"}
         except Exception as error:
             table = {"why_not": cause_line(error).rstrip(".")}
     text = json.dumps(table).encode() if topology.is_chief else b""

@@ -12,7 +12,7 @@ from tfunet.backend import Launch
 from tfunet.data.pipeline import truth_of
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
-from tfunet.proof.left_out import leave_out, left_out
+from tfunet.proof.left_out import has_inner, leave_out, left_out
 from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole
 from tfunet.single_device import SingleDevice
 from tfunet.training.attempt import Attempt
@@ -170,6 +170,24 @@ class Trial:
                 before, parts.values, whole.values, names, kinds, LEAST_CHANGE[self.dtype]
             ),
         ]
+
+    def draws_anew(self, before: Sequence[np.ndarray], whole: Taken, bound: float) -> bool:
+        """Whether one device's step differs from itself once other random numbers are drawn.
+
+        Those of layers stay: they are the same both ways, or left out. Others, as of a train_step
+        that draws some, are not.
+        """
+        network = self.whole(before)
+        layers = [one for one in network.model._flatten_layers() if not has_inner(one)]
+        of_layers = {id(each.state) for layer in layers for each in layer._seed_generators}
+        for variable in network.variables:
+            value = keras.ops.convert_to_numpy(variable.value)
+            # What random numbers are drawn from is a vector of whole numbers.
+            if value.ndim == 1 and value.dtype.kind in "iu" and id(variable) not in of_layers:
+                variable.assign(value + 1)
+        again = self.take_whole(network, whole)
+        found = differences.of_losses(again.losses, whole.losses, STEP)
+        return any(not one.share <= bound for one in found)
 
     def rounding(
         self, before: Sequence[np.ndarray], whole: Taken, found: Sequence[Difference]
