@@ -50,3 +50,74 @@ class Borders(keras.Loss):
         mask = keras.ops.cast(y_true, y_pred.dtype)[..., None]
         gap = tf.square(mask - y_pred)
         return tf.reduce_mean(tf.nn.avg_pool2d(gap, 3, 1, "SAME"), axis=-1) ** 2
+
+
+def dropped(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [layers.Dropout(0.3)])
+
+
+def normalized(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [layers.BatchNormalization(name="norm")])
+
+
+class OnlyFloat32(layers.Layer):
+    def call(self, inputs):
+        if inputs.dtype != "float32":
+            raise TypeError("This layer is for float32.")
+        return 2 * inputs
+
+
+def only_float32(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [OnlyFloat32()])
+
+
+def of_one_size(*, image_shape, num_classes, least=32):
+    if min(image_shape[:-1]) < least:
+        raise ValueError(f"The image must have {least} pixels.")
+    return simple(image_shape, num_classes)
+
+
+def flat(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    x = layers.Flatten()(layers.Conv2D(1, 3, strides=8, padding="same")(image))
+    pixels = image_shape[0] * image_shape[1] * num_classes
+    return keras.Model(
+        image, layers.Reshape((*image_shape[:-1], num_classes))(layers.Dense(pixels)(x))
+    )
+
+
+class Noisy(keras.Model):
+    """Trains on images with noise of its own."""
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((x + keras.random.normal(tf.shape(x), stddev=0.1), y))
+
+
+def noisy(*, image_shape, num_classes):
+    keras.random.uniform((1,))  # A step of several passes cannot make the state of all draws.
+    return simple(image_shape, num_classes, kind=Noisy)
+
+
+class Mirrored(keras.Model):
+    """Compares an image with the output for its mirror image."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            output = tf.reverse(self(tf.reverse(x, [1]), training=True), [1])
+            loss = self.compute_loss(x, y, output)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self._loss_tracker.update_state(loss, sample_weight=tf.shape(x)[0])
+        return {"loss": self._loss_tracker.result()}
+
+
+def mirrored(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, kind=Mirrored)
+
+
+def number(*, image_shape, num_classes):
+    image = keras.Input(image_shape)
+    x = layers.Conv3D(4, 3, padding="same", activation="tanh", name="first")(image)
+    return keras.Model(image, layers.Dense(num_classes)(layers.GlobalAveragePooling3D()(x)))

@@ -33,13 +33,23 @@ class Processes:
         """Return `function(*arguments)`, computed where there are so many logical CPUs."""
         if devices not in self._pools:
             context = multiprocessing.get_context("spawn")
-            self._pools[devices] = ProcessPoolExecutor(1, context)
+            self._pools[devices] = ProcessPoolExecutor(
+                1, context, initializer=_take_cpus, initargs=(devices,)
+            )
         return self._pools[devices].submit(function, *arguments).result(SECONDS)
 
     def close(self):
         """End the processes."""
         for pool in self._pools.values():
             pool.shutdown()
+
+
+def _take_cpus(count):
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    each = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+    tf.config.set_logical_device_configuration(cpu, each)
 
 
 def config_of(settings):
@@ -81,9 +91,12 @@ def proof(settings, fault=None):
 
 
 def trained(settings):
-    """Return what result.json has of a whole run."""
+    """Return what result.json has of a whole run, in a process that has drawn no numbers."""
+    import keras
+
     from tfunet.loop import run
 
+    keras.utils.clear_session()
     config = config_of(settings)
     return run(config, _backend(config), tempfile.mkdtemp(dir=_folder()))
 
