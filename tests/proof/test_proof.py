@@ -1,6 +1,8 @@
 """Steps of right runs are proved; those that cannot be say why, and what differs is named."""
 
+import numpy as np
 import pytest
+import tifffile
 from paths import SUPPORT
 from proving import processes, proof, trained
 
@@ -86,11 +88,13 @@ def test_layer_whose_statistics_are_of_a_part_is_left_out_by_name(processes):
     assert found["left_out"] == ["norm takes its statistics from a part of the batch"]
 
 
-@pytest.mark.parametrize("model", ["of_one_size"])
-def test_too_large_a_step_says_that_it_is_not_proved(model, processes):
-    found = processes.call(_within, of(model, num_replicas=2), 1.0)
+@pytest.mark.parametrize(
+    ("most", "why_not"), [(1.0, "is too large"), (1e6, "The image must have 32 pixels")]
+)
+def test_step_that_cannot_be_tried_says_why_not(most, why_not, processes):
+    found = processes.call(_within, of("of_one_size", num_replicas=2), most)
     assert not found["is_proved"]
-    assert "too large" in found["why_not"] or "32 pixels" in found["why_not"], found
+    assert why_not in found["why_not"]
 
 
 def _within(settings, most):
@@ -124,3 +128,44 @@ def test_proof_draws_no_random_number_of_the_run(settings, is_proved, processes)
     assert with_proof["proved"]["is_proved"] == is_proved, with_proof["proved"]
     assert is_proved or "random" in with_proof["proved"]["why_not"]
     assert with_proof["weights_hash"] == without["weights_hash"]
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Four images with three labels, and a border that counts for nothing."""
+    root, rng = tmp_path_factory.mktemp("labelled"), np.random.default_rng(0)
+    for case in range(4):
+        mask = np.kron(rng.integers(0, 4, (8, 8)), np.ones((4, 4))).astype(np.uint8)
+        mask[:, :5] = 9
+        tifffile.imwrite(root / f"case{case}_mask.tif", mask)
+        tifffile.imwrite(root / f"case{case}_image.tif", rng.integers(0, 99, (32, 32), np.uint16))
+    return {
+        "root": str(root),
+        "images": "{case}_image.tif",
+        "masks": "{case}_mask.tif",
+        "classes": {"rim": 1, "ring": 2, "core": 3},
+        "ignore_label": 9,
+    }
+
+
+REGIONS = {"regions": {"whole": ["rim", "ring", "core"], "core": ["core"]}}
+
+
+@pytest.mark.parametrize("more", [{}, REGIONS])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        of("plain", num_replicas=2),
+        of("plain", split=[2, 1]),
+        of("plain", accumulation=2),
+        of("plain", stages=2),
+        of("plain", tiling=[2, 1], loss="crossentropy"),
+    ],
+    ids=["replicas", "split", "accumulation", "stages", "tiling"],
+)
+def test_pixels_that_count_for_nothing_and_regions_are_proved(settings, more, labelled, processes):
+    data = {"data": "folder", "data_options": {**labelled, **more}}
+    outputs = {"outputs": "regions"} if more else {}
+    if more and "tiling" in settings:
+        outputs |= {"loss": "BinaryCrossentropy", "loss_options": {"from_logits": True}}
+    proved(processes, {**settings, **data, **outputs})
