@@ -68,7 +68,8 @@ def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], 
 
 def _what(trial: Trial, different: Sequence[Difference], layer: str) -> str:
     if layer:
-        return f"the output of {layer} differs"
+        own = _own_method(trial.network.model, ("train_step",))
+        return f"the output of {layer} {f'in {own} ' if own else ''}differs"
     is_tiled = trial.data.tiles is not None  # No outputs were compared.
     by_kind: dict[str, Difference] = {}
     for one in different:
@@ -92,13 +93,20 @@ def _what(trial: Trial, different: Sequence[Difference], layer: str) -> str:
 def _loss(trial: Trial) -> str:
     """Return in words what gives the loss."""
     model: Any = trial.network.model
-    kind = type(model)
-    for name in OWN_METHODS:
-        owner = next(base for base in kind.__mro__ if name in vars(base))
-        if owner.__module__.split(".")[0] != "keras":
-            return f"the loss of {kind.__name__}.{name}"
+    if own := _own_method(model, OWN_METHODS):
+        return f"the loss of {own}"
     alone = trial.whole()  # The replicas of a process keep their terms apart.
     trial.take_whole(alone, Taken())
     adding = [layer.name for layer in alone.model._flatten_layers() if layer._losses]
     terms = f", or what {', '.join(map(repr, adding))} adds to it (add_loss)," if adding else ""
     return f"the loss {model.loss.name!r}{terms}"
+
+
+def _own_method(model: Any, names: Sequence[str]) -> str:
+    """Return the first of these methods that a model has of its own; "" if it has none."""
+    kind = type(model)
+    for name in names:
+        owner = next(base for base in kind.__mro__ if name in vars(base))
+        if owner.__module__.split(".")[0] != "keras":
+            return f"{kind.__name__}.{name}"
+    return ""
