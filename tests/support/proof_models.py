@@ -99,6 +99,33 @@ def noisy(*, image_shape, num_classes):
     return simple(image_shape, num_classes, kind=Noisy)
 
 
+class Noise(layers.Layer):
+    """Adds numbers that TensorFlow draws, of which Keras knows nothing."""
+
+    def call(self, inputs):
+        return inputs + tf.random.normal(tf.shape(inputs), dtype=inputs.dtype)
+
+
+def with_noise(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [Noise()])
+
+
+class Around(layers.Layer):
+    """Adds numbers to what another layer makes."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner, self.seeds = layers.Conv2D(4, 1), keras.random.SeedGenerator(3)
+
+    def call(self, inputs):
+        made = self.inner(inputs)
+        return made + keras.random.normal(tf.shape(made), seed=self.seeds, dtype=made.dtype)
+
+
+def with_own_noise(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [Around()])
+
+
 class Mirrored(keras.Model):
     """Compares an image with the output for its mirror image."""
 
