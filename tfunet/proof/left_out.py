@@ -29,7 +29,7 @@ def left_out(model: keras.Model, config: RunConfig) -> dict[int, str]:
         elif isinstance(layer, keras.layers.GroupNormalization) and config.tiling:
             found[number] = "takes its statistics from a tile"
         elif (is_noise(layer) and (copies or passes)) or (
-            draws_otherwise(layer) and not _has_inner(layer) and (copies or passes or micro_batches)
+            draws_otherwise(layer) and not has_inner(layer) and (copies or passes or micro_batches)
         ):
             found[number] = DRAWS
     return found
@@ -46,7 +46,8 @@ def _as_it_came(inputs: Any, *_: Any, **__: Any) -> Any:
     return inputs
 
 
-def _has_inner(layer: Any) -> bool:
+def has_inner(layer: Any) -> bool:
+    """Whether a layer is made of others, as models are."""
     return len(list(layer._flatten_layers())) > 1
 
 

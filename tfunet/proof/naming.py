@@ -82,30 +82,37 @@ def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], 
     settings = ", ".join(f"{way} = {json.dumps(getattr(config, way))}" for way in ways)
     share = max(one.share for one in different)
     by = "infinity" if not np.isfinite(share) else f"{share:.2g}"
+    count = config.global_samples
+    samples = f"{count} small sample{'s' if count > 1 else ''}"
     return (
         f"With {settings}, a step is not that of one device. Tried in {trial.dtype} on "
-        f"{config.global_samples} small samples, they differ by up to {by} of the largest number. "
-        f"First of all, {_what(trial.network.model, different, seen)}. "
+        f"{samples}, they differ by up to {by} of the largest number. "
+        f"First of all, {_what(trial, different, seen)}. "
         f"Leave out {' or '.join(ways)}, or change that. With prove = false the run trains all the "
         "same, and its record says that it is not proved."
     )
 
 
-def _what(model: keras.Model, different: Sequence[Difference], seen: Seen) -> str:
+def _what(trial: Trial, different: Sequence[Difference], seen: Seen) -> str:
+    model = trial.network.model
     operations = operations_of(model)
     if seen.layer is not None:
-        layer = operations[seen.layer]
-        return f"the output of the layer {layer.name!r} ({type(layer).__name__}) differs"
+        layer, own = operations[seen.layer], _own_method(model, ("train_step",))
+        where = f" in {own}" if own else ""
+        return f"the output of the layer {layer.name!r} ({type(layer).__name__}){where} differs"
+    is_tiled = trial.data.tiles is not None  # No outputs were compared.
     by_kind: dict[str, Difference] = {}
     for one in different:
         by_kind.setdefault(one.kind, one)
     if "loss" in by_kind:
         adding = [operations[number].name for number in seen.adding]
-        return f"{_loss(model, adding)} differs, and no output of a layer"
+        more = "" if is_tiled else ", and no output of a layer"
+        return f"{_loss(model, adding)} differs{more}"
     if "outputs" in by_kind:
         return "the output of the network without training differs"
+    before = "not the loss" if is_tiled else "neither an output nor the loss"
     for kind, words in (
-        ("gradients", "the gradient of {!r} differs, and neither an output nor the loss"),
+        ("gradients", f"the gradient of {{!r}} differs, and {before}"),
         ("states", "the state {!r} differs after the step"),
         ("updates", "what the optimizer makes of the same gradients in {!r} differs"),
     ):
@@ -117,10 +124,17 @@ def _what(model: keras.Model, different: Sequence[Difference], seen: Seen) -> st
 
 def _loss(model: Any, adding: Sequence[str]) -> str:
     """Return in words what gives the loss."""
-    kind = type(model)
-    for name in OWN_METHODS:
-        owner = next(base for base in kind.__mro__ if name in vars(base))
-        if owner.__module__.split(".")[0] != "keras":
-            return f"the loss of {kind.__name__}.{name}"
+    if own := _own_method(model, OWN_METHODS):
+        return f"the loss of {own}"
     terms = f", or what {', '.join(map(repr, adding))} adds to it (add_loss)," if adding else ""
     return f"the loss {model.loss.name!r}{terms}"
+
+
+def _own_method(model: Any, names: Sequence[str]) -> str:
+    """Return the first of these methods that a model has of its own; "" if it has none."""
+    kind = type(model)
+    for name in names:
+        owner = next(base for base in kind.__mro__ if name in vars(base))
+        if owner.__module__.split(".")[0] != "keras":
+            return f"{kind.__name__}.{name}"
+    return ""

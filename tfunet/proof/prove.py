@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
+import keras
 import numpy as np
 import psutil
+from keras.src.backend.common import global_state
 
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import CheckFailedError
@@ -54,6 +56,8 @@ SHARE = 1.0
 GPU = 50
 # Copies of all weights that are held at once: gradients, states of the optimizer, and others.
 COPIES = 12
+# Keras's name for what keras.random draws from without a seed.
+UNSEEDED = "global_seed_generator"
 # Of the memory that is free.
 MEMORY_SHARE = 0.5
 
@@ -129,6 +133,9 @@ def _reason_against(config: RunConfig) -> str | None:
 def _own_random_numbers() -> Iterator[None]:
     """Draw the same numbers in all processes in the block, and go on afterwards as before it."""
     state, of_numpy = random.getstate(), np.random.get_state()
+    # Of keras.random without a seed; None before the first draw.
+    generator = global_state.get_global_attribute(UNSEEDED)
+    drawn = None if generator is None else keras.ops.convert_to_numpy(generator.state.value)
     random.seed(0)
     np.random.seed(0)
     try:
@@ -136,6 +143,9 @@ def _own_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(state)
         np.random.set_state(of_numpy)
+        global_state.set_global_attribute(UNSEEDED, generator)
+        if generator is not None:
+            generator.state.assign(drawn)
 
 
 def _tried(
@@ -183,8 +193,13 @@ def _found(trial: Trial, ways: Sequence[str], bound: float) -> list[Difference] 
         if not different:
             return [one for one, _ in compared]
         seen = look_again(trial, bound)
-        if seen.layer is None or not trial.leave_out_too(seen.layer, is_random=seen.is_random):
-            raise CheckFailedError(message(trial, ways, different, seen))
+        if seen.layer is not None and trial.leave_out_too(seen.layer, is_random=seen.is_random):
+            continue
+        attempt = trial.attempt
+        draws = attempt.topology.is_chief and trial.draws_anew(bound)
+        if attempt.backend.sum(np.array([float(draws)]))[0]:
+            return "it draws random numbers that no second step draws again"
+        raise CheckFailedError(message(trial, ways, different, seen))
 
 
 def _beyond_rounding(
@@ -304,6 +319,7 @@ def _compared(trial: Trial) -> dict[str, Any]:
             alone = trial.whole(before)
             whole = trial.take_whole(alone, parts)
             found = trial.differences(alone, before, parts, whole)
+            trial.compared = before, whole
             del alone
             table = {
                 "differences": [asdict(one) for one in found],

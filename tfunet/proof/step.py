@@ -22,7 +22,6 @@ from tfunet.parallel.mesh import part_bounds
 from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network, on_devices
 from tfunet.training.run_data import RunData
-from tfunet.training.staged_network import clips
 from tfunet.training.state import MetricState
 from tfunet.training.step import make_step, tile_work
 from tfunet.training.tile_step import TileStep
@@ -110,8 +109,6 @@ class Noted:
     Args:
         variables: All whose gradients are noted, by their numbers.
         is_of_one: Whether only the first replica of several in this process counts.
-        is_clipped: Whether they are noted after the optimizer has clipped them by the norm of all,
-            which stages do before they give them to theirs.
 
     Attributes:
         instead: Gradients that take the place of those given, in the same order.
@@ -119,7 +116,6 @@ class Noted:
 
     variables: Sequence[Any]
     is_of_one: bool = False
-    is_clipped: bool = False
     instead: Gradients | None = None
     gradients: Gradients = field(default_factory=dict)
 
@@ -137,9 +133,6 @@ class Noted:
         given = optimizer._trainable_variables if variables is None else variables
         numbers = {id(variable): number for number, variable in enumerate(self.variables)}
         used = list(gradients)
-        if self.is_clipped and clips(optimizer.global_clipnorm):
-            present = iter(optimizer._clip_gradients([one for one in used if one is not None]))
-            gradients = [None if one is None else next(present) for one in used]
         for at, (gradient, variable) in enumerate(zip(gradients, given, strict=True)):
             number = numbers.get(id(variable))
             if number is None or gradient is None:
@@ -223,10 +216,9 @@ def take_whole(
     given: Gradients,
     *,
     num_steps: int,
-    is_clipped: bool,
 ) -> Taken:
-    """Take steps on one device, whose optimizers update by the gradients `given`; see `Noted`."""
-    noted = Noted(variables=network.variables, instead=given, is_clipped=is_clipped)
+    """Take steps on one device, whose optimizers update by the gradients `given`."""
+    noted = Noted(variables=network.variables, instead=given)
     model = network.model
     logs: dict[str, Any] = {}
     with instead_of_apply(noted.note):

@@ -13,7 +13,7 @@ from tfunet.data.pipeline import truth_of
 from tfunet.learning.pass_states import changed_by_passes
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
-from tfunet.proof.left_out import DRAWS, leave_out, left_out
+from tfunet.proof.left_out import DRAWS, has_inner, leave_out, left_out
 from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole, values_of
 from tfunet.single_device import SingleDevice
 from tfunet.training.attempt import Attempt
@@ -40,6 +40,7 @@ class Trial:
     Attributes:
         left_out: The layers that are left out, by number; see `left_out`.
         num_steps: Two where a state may differ first, and then what hangs on it.
+        compared: What weights were before the last step on one device, and what it gave.
     """
 
     def __init__(self, attempt: Attempt, data: RunData, network: Network, dtype: str) -> None:
@@ -50,6 +51,7 @@ class Trial:
         if numbers is not None:
             self._truth["target"] = numbers.astype(dtype)
         self.left_out = left_out(network.model, attempt.config)
+        self.compared: tuple[list[np.ndarray], Taken] = [], Taken()
         self.num_steps = 2 if changed_by_passes([network.model]) else 1
 
     def leave_out_too(self, operation: int, *, is_random: bool) -> bool:
@@ -164,7 +166,6 @@ class Trial:
             truth,
             given.gradients,
             num_steps=self.num_steps,
-            is_clipped=self.network.stages is not None,
         )
         taken.outputs = outputs
         return taken
@@ -194,6 +195,25 @@ class Trial:
                 before, parts.values, whole.values, names, kinds, LEAST_CHANGE[self.dtype]
             ),
         ]
+
+    def draws_anew(self, bound: float) -> bool:
+        """Whether one device's step differs from itself once other random numbers are drawn.
+
+        Those of layers stay: they are the same both ways, or left out. Others, as of a train_step
+        that draws some, are not. Asked on the chief.
+        """
+        before, whole = self.compared
+        network = self.whole(before)
+        layers = [one for one in network.model._flatten_layers() if not has_inner(one)]
+        of_layers = {id(each.state) for layer in layers for each in layer._seed_generators}
+        for variable in network.variables:
+            value = keras.ops.convert_to_numpy(variable.value)
+            # What random numbers are drawn from is a vector of whole numbers.
+            if value.ndim == 1 and value.dtype.kind in "iu" and id(variable) not in of_layers:
+                variable.assign(value + 1)
+        again = self.take_whole(network, whole)
+        found = differences.of_losses(again.losses, whole.losses, STEP)
+        return any(not one.share <= bound for one in found)
 
     def rounding(
         self, before: Sequence[np.ndarray], whole: Taken, found: Sequence[Difference]

@@ -192,9 +192,7 @@ class StagedNetwork:
         """
         stage = self.stage()
         optimizer = self._owned.optimizers[stage.number]
-        limit = optimizer.global_clipnorm
-        if clips(limit):
-            gradients = self._clipped(stage, gradients, limit)
+        clipped = self._clipping(stage, gradients, optimizer.global_clipnorm)
         pairs = [
             (gradient, variable)
             for gradient, variable in zip(gradients, stage.variables, strict=True)
@@ -204,9 +202,10 @@ class StagedNetwork:
             for state, common in took_over:
                 state.assign(common)
             if pairs:
-                optimizer.global_clipnorm = None
+                # Keras would clip by the norm of this stage.
+                object.__setattr__(optimizer, "_clip_gradients", clipped)
                 optimizer.apply(*map(list, zip(*pairs, strict=True)))
-                optimizer.global_clipnorm = limit
+                object.__delattr__(optimizer, "_clip_gradients")
             else:  # Keras would count no step.
                 optimizer.iterations.assign_add(1)
 
@@ -246,10 +245,12 @@ class StagedNetwork:
         )
         return dict(zip(logs, tf.unstack(of_last), strict=True))
 
-    def _clipped(
-        self, stage: OwnStage, gradients: Sequence[tf.Tensor | None], limit: float
-    ) -> list[tf.Tensor | None]:
-        """Return a stage's gradients, clipped as Keras does, by the norm over all stages."""
+    def _clipping(
+        self, stage: OwnStage, gradients: Sequence[tf.Tensor | None], limit: float | None
+    ) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
+        """Return what clips a stage's gradients as Keras does, by the norm over all stages."""
+        if limit is None or not clips(limit):
+            return self._owned.optimizers[stage.number]._clip_gradients
         dtype = keras.config.floatx()
         squares = [
             tf.reduce_sum(tf.cast(gradient, dtype) ** 2)
@@ -259,10 +260,7 @@ class StagedNetwork:
         own = tf.add_n(squares) if squares else tf.zeros((), dtype)
         norm = tf.sqrt(stage.sum_over_stages(own))
         scale = limit * tf.minimum(1.0 / norm, 1.0 / limit)
-        return [
-            None if gradient is None else gradient * tf.cast(scale, gradient.dtype)
-            for gradient in gradients
-        ]
+        return lambda given: [gradient * tf.cast(scale, gradient.dtype) for gradient in given]
 
     def _cast(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(images, self._model.compute_dtype)
