@@ -18,6 +18,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 import time
 import zipfile
 from collections.abc import Sequence
@@ -41,10 +42,12 @@ from tfunet.worker import launch_from
 HERE = Path(__file__).resolve()
 PAGE = HERE.parents[1] / "docs/check-ways.md"
 BOUND = 1e-5
-# Of a tensor whose numbers are smaller, rounding is no longer small against them.
-LEAST = 1e-2
+# Numbers of tensors that are smaller, such as biases, are sums of terms that cancel: rounding is
+# that of the terms.
+LEAST = 0.1
 # A process that ends with an error waits so long for the others to do the same.
 SECONDS = 20.0
+MOST_LETTERS = 200
 HANG_SECONDS = 60.0
 SETTINGS = {
     "data_options": {"num_cases": 10, "size": 32},
@@ -240,9 +243,11 @@ def difference(folder: Path, alone: Path) -> float:
 
 
 def first_words(text: str) -> str:
-    """Return the first sentence of an error, for a cell."""
-    line = " ".join(text.split()).replace("|", "/").replace(str(HERE.parents[1]) + "/", "")
-    return line.split(". ")[0].rstrip(".")[:160]
+    """Return the sentence of an error that says what differs, or its first, for a cell."""
+    line = " ".join(text.split()).replace("|", "/").replace(f"{HERE.parents[1]}/", "")
+    sentences = line.split(". ")
+    told = [one for one in sentences if one.startswith("First of all")] or sentences
+    return textwrap.shorten(told[0].rstrip("."), MOST_LETTERS, placeholder=" ...")
 
 
 def verdict(folder: Path, alone: Path) -> tuple[str, float]:
@@ -319,10 +324,11 @@ def check(names: Sequence[str], root: Path, file: Path) -> int:
                 raise RuntimeError(f"{name} does not train on one device: {ended(folder)}")
             continue
         cells[job], share = verdict(folder, alone)
-        if share > BOUND:
+        if not ended(folder) and share > BOUND:
             different.append(job)
     for job, folder in run_all(different, root, prove=True).items():
         cells[job] = verdict_of_proof(folder, cells[job])
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page(cells, names))
     faults = [
         f"{job}: {cell}" for job, cell in cells.items() if "SILENT" in cell or "ENDED" in cell

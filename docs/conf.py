@@ -46,6 +46,7 @@ CONTENTS = {
         "design",
         "large-models-internals",
         "large-models-results",
+        "check-ways",
         "../STYLE",
         "../logs/reference/README",
     ),
