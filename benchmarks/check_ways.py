@@ -20,6 +20,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import traceback
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -166,6 +167,8 @@ def work(jobs: Path) -> None:
                 run(from_dict(job["settings"]), backend, folder, begin=begin)
         except Exception as caught:
             error = {"code": exit_codes.of_error(caught), "text": f"{caught}" or repr(caught)}
+            if error["code"] is None:
+                traceback.print_exc()
         endings(folder)[place.process_index].write_text(json.dumps(error))
         print(f"{time.monotonic() - since:5.1f} s  {folder.parent.name} {folder.name}", flush=True)
         while error and not all(map(Path.exists, endings(folder)[: place.process_count])):
