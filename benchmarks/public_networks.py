@@ -1,7 +1,4 @@
-"""Small networks after architectures that others published, for check_ways.py.
-
-Each has 4 to 8 filters, and what makes its architecture another than its neighbours'.
-"""
+"""Small networks of 4 to 8 filters after published architectures, for check_ways.py."""
 
 from collections.abc import Callable
 from typing import Any
