@@ -5,7 +5,7 @@ SHELL := bash
 .SILENT:
 .DEFAULT_GOAL := help
 .PHONY: help env horovod demo packages test contract engines check-engines check-tournaments site
-.PHONY: check-gpu
+.PHONY: check-gpu check-ways
 .PHONY: lint clean clean-env
 
 TF ?= 2.16.2
@@ -30,6 +30,7 @@ help:
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
 	echo "make site       the docs as a site, in build/site; a broken link is an error"
 	echo "make check-tournaments  trainers of every backend, killed ones, and those under SLURM"
+	echo "make check-ways  public networks, all ways and backends against one device"
 	echo "make check-gpu  results of a GPU against those of the CPU; it needs a GPU"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
@@ -201,6 +202,13 @@ check-tournaments: packages env
 	$(BIN)/python -m pytest tests/population/real_trainers.py tests/slurm/tournament_on_both.py \
 	    $(PYTEST_ARGS)
 	$(BIN)/python tests/population/kill_trainers.py --times 20
+
+# Small networks after public architectures, by all ways on all backends, against one device; it
+# writes docs/check-ways.md. NETWORKS="unet segnet" picks some, and leaves the page as it is.
+NETWORKS ?=
+check-ways: env
+	export PATH="$$PWD/$(BIN):$$PATH" PYTHONPATH="$$PWD"
+	$(BIN)/python benchmarks/check_ways.py $(if $(NETWORKS),--networks $(NETWORKS) --page build/check-ways.md)
 
 # On one GPU, two minutes with 16 cores: results against the CPU's, swapping, several processes,
 # precisions, forecasts of memory, predictions. Without a GPU it fails.

@@ -47,6 +47,7 @@ CONTENTS = {
         "design",
         "large-models-internals",
         "large-models-results",
+        "check-ways",
         "../STYLE",
         "../logs/reference/README",
     ),
