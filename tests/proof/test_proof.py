@@ -119,7 +119,12 @@ def test_train_step_that_mixes_parts_is_found_by_name(processes):
     assert f"First of all, {name} differs" in said
 
 
-@pytest.mark.parametrize("model", ["noisy", "with_noise", "with_own_noise"])
+def test_layer_that_draws_in_its_own_way_is_left_out_by_name(processes):
+    found = proved(processes, of("with_noise", accumulation=2))
+    assert found["left_out"] == ["noise draws other random numbers"]
+
+
+@pytest.mark.parametrize("model", ["noisy", "with_own_noise"])
 def test_step_that_draws_random_numbers_of_its_own_is_not_compared(model, processes):
     found = processes.call(proof, of(model, accumulation=2))
     assert "draws random numbers" in found["why_not"], found

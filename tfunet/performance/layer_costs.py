@@ -128,7 +128,7 @@ def _trace(
         made = [own_tensor(values[at]) for at in node.makes]
         if loss is not None:
             made = [loss(*made)]
-    given = [tf.negative(tf.compat.v1.placeholder(tensor.dtype, tensor.shape)) for tensor in made]
+    given = [_given(tensor) for tensor in made]
     results = tape.gradient(made, [*wanted, *variables], output_gradients=given)
     return TracedNode(
         ops=graph.get_operations()[before:],
@@ -137,6 +137,12 @@ def _trace(
         gradients=[gradient for gradient in map(_dense, results) if gradient is not None],
         numbers={own_tensor(value).name: at for at, value in values.items()},
     )
+
+
+def _given(made: tf.Tensor) -> tf.Tensor:
+    """Return what stands for the gradient of a tensor; one of truths has none."""
+    holder = tf.compat.v1.placeholder(made.dtype, made.shape)
+    return tf.identity(holder) if made.dtype.is_bool else tf.negative(holder)
 
 
 def _dense(gradient: Any) -> tf.Tensor | None:

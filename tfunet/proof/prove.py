@@ -41,11 +41,11 @@ from tfunet.training.run_data import RunData
 from tfunet.training.tiling import Tiles
 
 # A difference that is larger is none of rounding.
-BOUNDS = {"float64": 1e-6, "float32": 1e-4}
+BOUNDS = {"float64": 1e-6, "float32": 1e-3}
 # In float32, rounding that is so many times as large as that of the last digit of all weights and
 # images may explain a difference, as long as it is not larger than this.
-ROUNDINGS = 4
-COARSEST = 1e-2
+ROUNDINGS = 10
+COARSEST = 2e-2
 # Of the gradients, so many must tell something.
 TELLING = 0.75
 # Of a small step, both ways; a few seconds of one core in float64. More are allowed where they are
