@@ -311,26 +311,43 @@ def test_key_changes_with_the_users_program(tmp_path):
     assert kept.key_of(own) != before
 
 
+KEPT = {
+    "is_proved": True,
+    "ways": ["split"],
+    "patch": [16, 8],
+    "samples": 2,
+    "precision": "float64",
+    "differences": {"loss": 1e-16},
+    "left_out": [],
+    "seconds": 0.5,
+}
+
+
 def test_proof_is_kept_for_the_run_and_its_sweep(tmp_path):
     run, other = tmp_path / "sweep" / "one", tmp_path / "sweep" / "two"
     run.mkdir(parents=True)
     other.mkdir()
-    kept.keep(run, "key", {"is_proved": True})
-    assert kept.read(run, "key") == {"is_proved": True}
+    kept.keep(run, "key", KEPT)
+    assert kept.read(run, "key") == KEPT
     assert kept.read(run, "another key") is None
     assert kept.read(other, "key") is None  # Not a sweep yet.
     (run.parent / kept.PLAN).write_text("{}")
-    kept.keep(run, "key", {"is_proved": True})
-    assert kept.read(other, "key") == {"is_proved": True}
+    kept.keep(run, "key", KEPT)
+    assert kept.read(other, "key") == KEPT
+
+
+# Of what another one says, nothing is believed that cannot be.
+WRONG = ({"is_proved": False}, {"left_out": "all"}, {"patch": [0]}, {"seconds": 1e999}, {"more": 1})
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"key": "key"}', '{"key": "key", "proved": 1}', "\x00\xff"],
+    ["", "{", "[]", "null", '{"key": "key"}', '{"key": "key", "proved": 1}', "\x00\xff"]
+    + [json.dumps({"key": "key", "proved": {**KEPT, **wrong}}) for wrong in WRONG],
 )
 def test_damaged_proof_is_made_anew(text, tmp_path):
     (tmp_path / kept.FILE).write_text(text)
     assert kept.read(tmp_path, "key") is None
-    kept.keep(tmp_path, "key", {"is_proved": True})
+    kept.keep(tmp_path, "key", KEPT)
     assert json.loads((tmp_path / kept.FILE).read_text())["key"] == "key"
-    assert kept.read(tmp_path, "key") == {"is_proved": True}
+    assert kept.read(tmp_path, "key") == KEPT

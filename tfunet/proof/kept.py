@@ -9,17 +9,36 @@ from typing import Any
 from tfunet.config.kept_programs import hashes, named_programs
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic
-from tfunet.files.typed import RecordError, read_json
+from tfunet.files.typed import (
+    Amount,
+    FieldError,
+    Positive,
+    RecordError,
+    check_known_fields,
+    read_json,
+)
 from tfunet.machine.environment import code_hash
 
 # In the folder of a run, and beside those of a sweep's trials.
 FILE = "proof.json"
 FOLDER = "proofs"
 PLAN = "plan.json"
+# What is kept of a proof, as result.json has it.
+PROOF = {
+    "is_proved": bool,
+    "ways": list[str],
+    "patch": list[Positive],
+    "samples": Positive,
+    "precision": str,
+    "differences": dict[str, Amount],
+    "left_out": list[str],
+    "seconds": Amount,
+}
 # What a small step hangs on, beside the code.
 KEYS = (
     *("model", "model_options", "loss", "loss_options", "outputs", "metrics"),
-    *("optimizer", "optimizer_options", "batch_norm", "data", "data_options", "patch"),
+    *("optimizer", "optimizer_options", "scale_learning_rate", "batch_norm"),
+    *("data", "data_options", "patch"),
     *("backend", "backend_options", "num_replicas", "processes", "accumulation"),
     *("split", "stages", "micro_batches", "schedule", "balance", "recompute", "tiling"),
 )
@@ -44,10 +63,17 @@ def read(run: Path, key: str) -> dict[str, Any] | None:
             table = read_json(path, dict[str, Any])
         except RecordError:
             continue  # It is made anew.
-        if table is not None and table.get("key") == key and isinstance(table.get("proved"), dict):
-            proved: dict[str, Any] = table["proved"]
-            return proved
+        if table is not None and table.get("key") == key and _is_proof(table.get("proved")):
+            return dict(table["proved"])
     return None
+
+
+def _is_proof(values: Any) -> bool:
+    try:
+        check_known_fields(values, PROOF)
+    except FieldError:
+        return False
+    return set(values) == set(PROOF) and values["is_proved"]
 
 
 def keep(run: Path, key: str, proved: dict[str, Any]) -> None:
