@@ -43,7 +43,7 @@ def look_again(trial: Trial, bound: float) -> Seen:
     several = len(topology.local_replicas) > 1 and network.stages is None
     parts = Watched(network.model, topology.local_replicas.start if several else None)
     with watching(parts, in_parts=network.split is not None):
-        trial.take_in_parts(network)
+        trial.take_in_parts(network, looks=False)
     wholes = []
     for _ in range(2):
         alone = trial.whole(values)

@@ -170,12 +170,12 @@ def take_in_parts(
     data: RunData,
     network: Network,
     batches: Sequence[Batch],
-    image: np.ndarray,
+    image: np.ndarray | None,
     num_steps: int,
 ) -> Taken:
     """Take steps as the run does, and tell the chief what they gave; all processes together.
 
-    `image` has samples whose output is looked at before.
+    `image` has samples whose output is looked at before; None for no look.
     """
     backend, topology, stages = attempt.backend, attempt.topology, network.stages
     noted = Noted(
@@ -183,7 +183,8 @@ def take_in_parts(
         is_of_one=stages is None and len(topology.local_replicas) > 1,
     )
     outputs = None
-    if data.tiles is None and (network.split is not None or stages is not None):
+    is_changed = data.tiles is None and (network.split is not None or stages is not None)
+    if is_changed and image is not None:
         outputs = _look(backend, network, tf.constant(image)).numpy()
     logs: dict[str, Any] = {}
     with instead_of_apply(noted.note):

@@ -146,11 +146,16 @@ class Trial:
         given = values or [np.zeros(shape) for shape in network.held.shapes[:num_weights]]
         return [backend.sum(value.astype(np.float64)) for value in given]
 
-    def take_in_parts(self, network: Network) -> Taken:
-        """Take the run's step; called by all processes together."""
+    def take_in_parts(self, network: Network, *, looks: bool = True) -> Taken:
+        """Take the run's step, and look at the output before; called by all processes together."""
         batches = fed(self.attempt, self.data.tiles, self._images, self._truth)
         return take_in_parts(
-            self.attempt, self.data, network, batches, self._images[:1], self.num_steps
+            self.attempt,
+            self.data,
+            network,
+            batches,
+            self._images[:1] if looks else None,
+            self.num_steps,
         )
 
     def take_whole(self, network: Network, given: Taken) -> Taken:

@@ -48,9 +48,10 @@ def watching(watched: Watched, *, in_parts: bool) -> Iterator[None]:
         with _replaced(SplitNetwork, "called", lambda original: _noting_parts(watched, original)):
             yield
         return
+    inside = threading.local()  # A layer's call goes on to that of operations.
     with (
-        _replaced(keras.layers.Layer, "__call__", lambda original: _noting(watched, original)),
-        _replaced(keras.Operation, "__call__", lambda original: _noting(watched, original)),
+        _replaced(keras.layers.Layer, "__call__", lambda given: _noting(watched, given, inside)),
+        _replaced(keras.Operation, "__call__", lambda given: _noting(watched, given, inside)),
     ):
         yield
 
@@ -80,11 +81,10 @@ def _noting_parts(watched: Watched, original: Callable[..., Any]) -> Callable[..
     return called
 
 
-def _noting(watched: Watched, original: Callable[..., Any]) -> Callable[..., Any]:
-    inside = threading.local()
-
+def _noting(
+    watched: Watched, original: Callable[..., Any], inside: threading.local
+) -> Callable[..., Any]:
     def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
-        # A layer's own call goes on to that of its base class.
         is_inner = getattr(inside, "operation", None) is operation
         before, inside.operation = getattr(inside, "operation", None), operation
         try:
