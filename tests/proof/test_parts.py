@@ -72,7 +72,7 @@ def test_gradients_are_compared_variable_by_variable(one, other, shares):
     def arrays(table):
         return {number: list(map(np.array, given)) for number, given in table.items()}
 
-    found = of_gradients(arrays(one), arrays(other), ["a", "b"])
+    found = of_gradients(arrays(one), arrays(other), ["a", "b"], 1e-3)
     assert [difference.share for difference in found] == pytest.approx(shares)
     assert [difference.name for difference in found] == ["a", "b"][: len(shares)]
 

@@ -6,9 +6,6 @@ from typing import Any, final
 
 import numpy as np
 
-# A number that is smaller than this share of the largest one of its kind counts as if it were not.
-SMALL = 1e-3
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +57,18 @@ def of_gradients(
     one: Mapping[int, Sequence[np.ndarray]],
     other: Mapping[int, Sequence[np.ndarray]],
     names: Sequence[str],
+    small: float,
 ) -> list[Difference]:
     """Return how far the gradients of each variable differ.
 
-    A gradient that is nothing but rounding, as before a normalisation, is compared with the others.
+    One that is smaller than the share `small` of the largest counts as if it were that large: it
+    may be nothing but rounding, as before a normalisation.
     """
     largest = max((_largest(value) for given in other.values() for value in given), default=0.0)
     found = []
     for number in sorted({*one, *other}):
         pair = one.get(number, ()), other.get(number, ())
-        shares = [share_of(*both, largest * SMALL) for both in zip(*pair, strict=False)]
+        shares = [share_of(*both, largest * small) for both in zip(*pair, strict=False)]
         if len(pair[0]) != len(pair[1]):
             shares.append(np.inf)
         found.append(Difference(kind="gradients", name=names[number], share=max(shares)))

@@ -23,6 +23,8 @@ from tfunet.training.stages import assemble_for_stages, graph_of, put_in_stages
 
 # What tells a change of a variable from rounding, as a share of its largest number.
 LEAST_CHANGE = {"float64": 1e-6, "float32": 1e-2}
+# A gradient that is this share of the largest may be nothing but rounding.
+SMALL = {"float64": 1e-3, "float32": 1e-2}
 # Different random numbers for the weights of a variable.
 NOISE = 10_007
 EPSILON = 2.0**-23
@@ -195,7 +197,7 @@ class Trial:
         return [
             *found,
             *differences.of_losses(parts.losses, whole.losses, STEP),
-            *differences.of_gradients(parts.gradients, whole.gradients, names),
+            *differences.of_gradients(parts.gradients, whole.gradients, names, SMALL[self.dtype]),
             *differences.of_values(
                 before, parts.values, whole.values, names, kinds, LEAST_CHANGE[self.dtype]
             ),
