@@ -185,7 +185,7 @@ def test_every_record_says_what_was_given_up(sweeps):
     assert "have no numbers" not in text
     report = write_report(sweeps.folder)
     assert "given up as hopeless" in report.html.read_text()
-    assert "| hopeless | - | - | - | - | mirrored x2 was" in report.markdown.read_text()
+    assert "| hopeless | - | - | - | - | - | mirrored x2 was" in report.markdown.read_text()
     assert wait_for(sweeps.folder, late_seconds=0) == exit_codes.OK
 
 
