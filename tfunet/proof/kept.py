@@ -8,7 +8,7 @@ from typing import Any
 
 from tfunet.config.kept_programs import hashes, named_programs
 from tfunet.config.run import RunConfig
-from tfunet.files.atomic import write_atomic
+from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.typed import (
     Amount,
     FieldError,
@@ -82,5 +82,6 @@ def keep(run: Path, key: str, proved: dict[str, Any]) -> None:
     write_atomic(run / FILE, text)
     if (run.parent / PLAN).is_file():
         folder = run.parent / FOLDER
-        folder.mkdir(exist_ok=True)
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
         write_atomic(folder / f"{key}.json", text)
