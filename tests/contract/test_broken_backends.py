@@ -10,12 +10,14 @@ from runs import KILL_STEP, kill_at
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 
 
-def broken(name, folder, *, num_replicas=2, environment=None):
+def broken(name, folder, *, num_replicas=2, environment=None, prove=False):
+    """Run a broken backend; without the proof of its step, so that later checks see it."""
     return runs.train(
-        folder / f"broken-{name}",
+        folder / f"broken-{name}{'-proved' if prove else ''}",
         environment=environment,
         backend=f"{runs.HERE / 'broken.py'}:{name}",
         num_replicas=num_replicas,
+        prove=prove,
         **kill_at(KILL_STEP),
     )
 
@@ -29,6 +31,15 @@ def test_sum_of_gradients_instead_of_the_mean_is_found(single, contract_folder):
         checks.same_losses(run, single)
     with pytest.raises(AssertionError):
         checks.same_scores(run, single)
+
+
+@pytest.mark.parametrize("name", ["SumsGradients", "AveragesNothing"])
+def test_proof_finds_a_wrong_average_before_the_first_step(name, contract_folder):
+    run = broken(name, contract_folder, prove=True)
+    assert run.exit_code == 4, run.output
+    assert "a step is not that of one device" in run.failure["reason"]
+    assert "the gradient of" in run.failure["reason"]
+    assert not (run.folder / "steps.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -190,11 +190,8 @@ def take_in_parts(
     with instead_of_apply(noted.note):
         for _ in range(num_steps):
             logs = step_in_parts(attempt, data, network, batches)["logs"]
-    losses = {name: float(np.sum(value.numpy())) for name, value in logs.items()}
-    total = backend.sum(np.array(list(losses.values()))) / topology.num_replicas
-    taken = Taken(
-        losses={f"{STEP}{name}": value for name, value in zip(losses, total, strict=True)}
-    )
+    total = backend.sum(np.array([float(np.sum(logs["loss"].numpy()))]))[0]
+    taken = Taken(losses={f"{STEP}loss": total / topology.num_replicas})
     metrics = MetricState(
         backend, network.model, is_shared=stages is not None and stages.shares_metrics
     )
@@ -231,7 +228,7 @@ def take_whole(
         results |= result if isinstance(result, dict) else {metric.name: result}
     return Taken(
         losses={
-            **{f"{STEP}{name}": float(value) for name, value in logs.items()},
+            f"{STEP}loss": float(logs["loss"]),
             **{name: float(value) for name, value in results.items()},
         },
         gradients=noted.gradients,

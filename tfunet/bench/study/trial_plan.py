@@ -38,6 +38,7 @@ LATER: Mapping[str, Any] = {
     "track": (),
     "tiling": (),
     "share_cores": False,
+    "prove": True,
     "gpu_memory": None,
     "initial_weights": None,
     "epoch_score": "dice",
