@@ -46,9 +46,9 @@ BOUNDS = {"float64": 1e-6, "float32": 1e-3}
 # images may explain a difference, as long as it is not larger than this.
 ROUNDINGS = 10
 COARSEST = 2e-2
-# Of the gradients, so many must tell something.
+# The share of the gradients that must tell something.
 TELLING = 0.75
-# Of a small step, both ways; a few seconds of one core in float64. More are allowed where they are
+# The most of a small step, both ways; a few seconds of one core in float64. More are allowed where they are
 # this share of a step of the run.
 MOST_FLOPS = 1e11
 SHARE = 1.0
@@ -58,7 +58,7 @@ GPU = 50
 COPIES = 12
 # Keras's name for what keras.random draws from without a seed.
 UNSEEDED = "global_seed_generator"
-# Of the memory that is free.
+# The share of the free memory that a proof may take.
 MEMORY_SHARE = 0.5
 
 

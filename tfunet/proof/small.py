@@ -22,7 +22,7 @@ from tfunet.training.whole_cases import stored_voxels
 LEAST_ROWS = 8
 # Places at which a sample is cut, of which the one with most labels is taken.
 TRIED_PLACES = 8
-# Of a network whose layers cannot be listed.
+# The factor of a network whose layers cannot be listed.
 GUESSED_STEP = 16
 
 
