@@ -48,8 +48,8 @@ ROUNDINGS = 10
 COARSEST = 2e-2
 # The share of the gradients that must tell something.
 TELLING = 0.75
-# The most of a small step, both ways; a few seconds of one core in float64. More are allowed where they are
-# this share of a step of the run.
+# The most of a small step, both ways, and in float64 at all: 10 to 50 s of one core. More are
+# allowed in float32 where they are this share of a step of the run.
 MOST_FLOPS = 1e11
 SHARE = 1.0
 # A GPU computes so many times as much in the time.
