@@ -87,9 +87,7 @@ class HorovodBackend:
         }
         self._rendezvous: Rendezvous | None = None
         self._sets = {pair: horovod.ProcessSet(pair) for pair in launch.pairs}
-        # How many exchanges of the same processes were traced: all of them trace the same ones, in
-        # one order.
-        self._exchanges: Counter[tuple[int, ...]] = Counter()
+        self._named: Counter[str] = Counter()
 
     def start(self) -> Topology:
         launch = self._launch
@@ -149,14 +147,29 @@ class HorovodBackend:
         return pipeline(self._launch.local_replicas)
 
     def run(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        with _HorovodReplica(tf.distribute.get_strategy(), 0):
+        with _HorovodReplica(tf.distribute.get_strategy(), 0, self._name):
             outputs = step(*arguments)
         return tf.nest.map_structure(lambda value: value[None], outputs)
 
     def average(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return list(
-            horovod.grouped_allreduce(list(gradients), op=self._op, compression=self._compression)
+            horovod.grouped_allreduce(
+                list(gradients),
+                op=self._op,
+                compression=self._compression,
+                name=self._name("gradients"),
+            )
         )
+
+    def _name(self, *kind: object) -> str:
+        """Return a name for the next operation of a kind, the same in all that take part.
+
+        Horovod pairs operations by name. All processes trace those of a kind in one order. Names
+        that follow from tensors are not the same where samples are split: some devices add up more.
+        """
+        name = "-".join(["tfunet", *map(str, kind)])
+        self._named[name] += 1
+        return f"{name}-no{self._named[name]}"
 
     def exchange(
         self,
@@ -193,9 +206,6 @@ class HorovodBackend:
     ) -> dict[int, tf.Tensor]:
         """Exchange in one operation, in which all members take part."""
         me = self._launch.process_index
-        # Horovod pairs operations by name.
-        self._exchanges[members] += 1
-        name = "-".join(["tfunet.exchange", *map(str, members), f"no{self._exchanges[members]}"])
         # TensorFlow runs an operation whose inputs are all constant while it optimizes the graph,
         # and it finds out that what is multiplied by zero is one. There it would wait for the
         # others for ever. So a number that no optimizer knows goes to itself.
@@ -209,7 +219,7 @@ class HorovodBackend:
                 [given[member].shape[0] if member in given else 0 for member in members],
                 tf.int32,
             ),
-            name=name,
+            name=self._name("exchange", *members),
             process_set=process_set,
         )
         shapes = {
@@ -248,10 +258,19 @@ class HorovodBackend:
 class _HorovodReplica(tf.distribute.ReplicaContext):
     """Makes all-reduces of TensorFlow use Horovod, as in synchronised batch normalisation."""
 
+    def __init__(self, strategy: Any, number: int, name: Callable[[str], str]) -> None:
+        super().__init__(strategy, number)
+        self._operation = name
+
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         mean = reduce_op in (tf.distribute.ReduceOp.MEAN, "MEAN", "mean")
         op = horovod.Average if mean else horovod.Sum
-        return tf.nest.map_structure(lambda tensor: horovod.allreduce(tensor, op=op), value)
+
+        def reduced(tensor: Any) -> Any:
+            return horovod.allreduce(tensor, op=op, name=self._operation("all_reduce"))
+
+        differentiable = tf.custom_gradient(lambda tensor: (reduced(tensor), reduced))
+        return tf.nest.map_structure(differentiable, value)
 
 
 def slots_of(addresses: Sequence[str]) -> list[SlotInfo]:

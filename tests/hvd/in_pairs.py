@@ -1,6 +1,6 @@
 """One process of Horovod that exchanges with some others, in an order known to all of them.
 
-It prints how many values that came were wrong, and how many processes there are. The last process
+It prints how many values that came were wrong, how many processes there are, and what is averaged. The last process
 then waits until its standard input is closed, and ends without a word. The others go on.
 """
 
@@ -69,9 +69,23 @@ def met(step: tf.Tensor) -> tf.Tensor:
         return tf.identity(wrong)
 
 
+@tf.function
+def averages() -> list[tf.Tensor]:
+    """Return a mean over all processes, a sum, and its gradient, of tensors with other names."""
+    value = tf.identity(tf.constant(float(device)), name=f"of_{device}")
+    (mean,) = backend.average([value])
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        context = tf.distribute.get_replica_context()
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+        result = tf.identity(total * value, name=f"result_{device}")
+    return [mean, total, tape.gradient(result, value)]
+
+
 backend.start()
 print(sum(int(met(tf.constant(step))) for step in range(STEPS)))
-print(int(backend.sum(np.ones(1))[0]), flush=True)
+print(int(backend.sum(np.ones(1))[0]))
+print(*(float(value) for value in backend.run(averages)), flush=True)
 if device == len(addresses) - 1:
     sys.stdin.read()
     os._exit(1)

@@ -32,11 +32,12 @@ def test_processes_exchange_in_pairs_until_the_first_is_lost():
         for index in range(4)
     ]
     try:
-        said = [[process.stdout.readline().strip() for _ in range(2)] for process in started]
+        said = [[process.stdout.readline().strip() for _ in range(3)] for process in started]
         # The last one first: it is lost, and then none waits for ever.
         errors = [process.communicate(timeout=300)[1] for process in reversed(started)]
     finally:
         for process in started:
             process.kill()
-    assert said == [["0", "4"]] * 4, "\n".join(errors)
+    # The gradient on a device: its own sum, and the sum of what the others multiply theirs by.
+    assert said == [["0", "4", "1.5 6.0 12.0"]] * 4, "\n".join(errors)
     assert all(process.returncode != 0 for process in started)
