@@ -1,7 +1,8 @@
 """One process of Horovod that exchanges with some others, in an order known to all of them.
 
-It prints how many values that came were wrong, how many processes there are, and what is averaged. The last process
-then waits until its standard input is closed, and ends without a word. The others go on.
+It prints how many values that came were wrong, how many processes there are, and what all of them
+reduce. The last process then waits until its standard input is closed, and ends without a word. The
+others go on.
 """
 
 import os
