@@ -89,8 +89,21 @@ ERROR_COLUMNS = ("epoch", "case", "target", "value", "predicted", "absolute_erro
 CASE_TABLES = {"cases": CASE_COLUMNS, "errors": ERROR_COLUMNS}
 
 
-def epoch_columns(regions: Iterable[str], targets: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the columns of epochs.csv for a data set with these regions or targets."""
+# Columns of epochs.csv that are no scores of the validation cases, and no metrics.
+EPOCH_BEGIN = ("epoch", "steps", "loss")
+EPOCH_END = (
+    *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
+    *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
+)
+
+
+def epoch_columns(
+    regions: Iterable[str], targets: Iterable[str] = (), metrics: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the columns of epochs.csv for a data set with these regions or targets.
+
+    `metrics` have the names that callbacks see: "accuracy", "val_hd95", "val_hd95_cell".
+    """
     regions = tuple(regions)
     of_dataset = [
         f"dataset_{score}{part}"
@@ -99,14 +112,20 @@ def epoch_columns(regions: Iterable[str], targets: Iterable[str] = ()) -> tuple[
         if regions
     ]
     return (
-        *("epoch", "steps", "loss", "val_loss"),
+        *EPOCH_BEGIN,
+        "val_loss",
         *(f"dice_{region}" for region in regions),
         *(f"iou_{region}" for region in regions),
         *of_dataset,
         *(f"mae_{target}" for target in targets),
-        *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
-        *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
+        *metrics,
+        *EPOCH_END,
     )
+
+
+def scored(columns: Iterable[str]) -> list[str]:
+    """Return the columns of epochs.csv that are scores of the validation cases, and metrics."""
+    return [name for name in columns if name not in (*EPOCH_BEGIN, *EPOCH_END)]
 
 
 @final
@@ -373,10 +392,15 @@ class RunFolder:
         return self.path / "profile" / f"process-{process_index}"
 
     def epochs_table(
-        self, regions: Iterable[str], targets: Iterable[str] = (), *, last: int = 0
+        self,
+        regions: Iterable[str],
+        targets: Iterable[str] = (),
+        metrics: Iterable[str] = (),
+        *,
+        last: int = 0,
     ) -> Table:
         """Open epochs.csv, keeping the rows up to epoch `last` of an earlier attempt."""
-        return Table(self.path / "epochs.csv", epoch_columns(regions, targets), last=last)
+        return Table(self.path / "epochs.csv", epoch_columns(regions, targets, metrics), last=last)
 
     def write_cases(
         self,

@@ -13,7 +13,11 @@ from scipy import ndimage
 
 from tfunet.arguments import from_dict
 from tfunet.backend import Launch
+from tfunet.bench.records.epoch_times import epoch_times
+from tfunet.bench.records.objectives import objective_of
+from tfunet.bench.records.run_tables import read_history
 from tfunet.bench.records.shown_cases import read_shown_cases
+from tfunet.bench.records.trial_result import parse_result
 from tfunet.config.case_metrics import case_metrics
 from tfunet.config.run import RunConfig
 from tfunet.learning.case_metrics import measure
@@ -62,6 +66,48 @@ def test_metrics_of_cases_agree_with_counts_of_windows(tmp_path):
         assert (row["hd95"] == "") == is_one_empty
         assert math.isclose(float(row["nsd@2px"]), 1) or 0 <= float(row["nsd@2px"]) < 1
     assert not kept
+
+
+OWN_CLASS = """
+import keras
+
+class Foreground(keras.metrics.Mean):
+    def __init__(self):
+        super().__init__(name="foreground")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        label = keras.ops.argmax(y_pred, axis=-1)
+        super().update_state(keras.ops.cast(label, "float32"))
+"""
+
+
+def test_metrics_stand_wherever_scores_do(tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(OWN_CLASS)
+    config = RunConfig(
+        data_options={"num_cases": 10, "size": 32},
+        model_options={"filters": 2, "levels": 1},
+        cache_dir=str(tmp_path / "cache"),
+        global_batch=4,
+        steps=4,
+        metrics=("dice", "hd95", "accuracy", f"{own}:Foreground"),
+    )
+    run(config, SingleDevice(Launch()), tmp_path / "run")
+    result = parse_result(RunFolder(tmp_path / "run").read_result())
+    history = read_history(tmp_path / "run")
+    assert set(result.metrics) == {
+        *("accuracy", "foreground", "val_dice", "val_dice_cell", "val_hd95", "val_hd95_cell")
+    }
+    assert {name: history[name][-1] for name in result.metrics} == result.metrics
+    table = rows(tmp_path / "run")
+    last = [row for row in table if row["epoch"] == table[-1]["epoch"]]
+    for name in ("dice", "hd95"):
+        of_cases = [float(row[name]) for row in last if row[name]]
+        assert result.metrics[f"val_{name}_cell"] == pytest.approx(np.mean(of_cases))
+    assert objective_of("val_hd95").of_result(result) == result.metrics["val_hd95"]
+    (epoch, *_) = epoch_times(tmp_path / "run")
+    assert objective_of("val_hd95").of_epoch(epoch) == history["val_hd95"][0]
+    assert objective_of("foreground").of_epoch(epoch) == history["foreground"][0]
 
 
 def test_the_example_of_cells_between_membranes_scores_them(tmp_path):

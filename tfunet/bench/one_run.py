@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from tfunet.prediction.evaluate import Scored
     from tfunet.prediction.run import Options
 
-SCORES = ("loss", "val_loss", "dice", "iou", "dataset_dice", "dataset_iou", "miou", "mae")
+SCORES = (
+    "loss",
+    "val_loss",
+    "dice",
+    "iou",
+    "dataset_dice",
+    "dataset_iou",
+    "miou",
+    "mae",
+    "metrics",
+)
 ERRORS: dict[int, type[Exception]] = {
     exit_codes.BAD_INPUT: ValueError,
     exit_codes.NOT_WRITTEN: WriteError,
@@ -45,7 +55,8 @@ class TrainedRun:
 
     Attributes:
         folder: The folder of its record.
-        scores: Losses and scores of the network that it keeps; those of regions by their names.
+        scores: Losses and scores of the network that it keeps; those of regions by their names, and
+            metrics by the names that callbacks see, such as "val_hd95".
         history: A list for each column of numbers in epochs.csv, with an entry for each epoch.
     """
 

@@ -38,7 +38,9 @@ OWN = "own"
 # What other columns and scores are called, and what else scores begin with.
 COLUMNS = (
     *("epoch", "case", "group", "region", "cases", "present", "empty", "score", "mean"),
-    *("loss", "Dice"),
+    *("steps", "loss", "Dice"),
+    *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
+    *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
     *("true_positive", "false_positive", "false_negative"),
 )
 # What tables of scores have of each metric beside its mean.

@@ -12,6 +12,7 @@ from tfunet.config.case_metrics import (
     TOLERANT,
     case_metrics,
     keras_metrics,
+    own_metrics,
 )
 from tfunet.config.refs import near_match
 from tfunet.config.sections import OptimizationKeys
@@ -28,7 +29,7 @@ OF_DATASET = ("dataset_dice", "dataset_iou")
 
 def with_mode(callback: Mapping[str, Any]) -> dict[str, Any]:
     """Return a callback's table with the mode of what it monitors, where Keras cannot know it."""
-    mode = _mode_of(str(callback.get("monitor", "")))
+    mode = mode_of(str(callback.get("monitor", "")))
     if (
         callback.get("name") not in MONITORS
         or mode is None
@@ -66,14 +67,16 @@ def check_monitors(
             continue
         if not isinstance(monitor, str):
             raise ValueError(f"monitor of {table['name']} must be a text, got {monitor!r}.")
-        is_of_batches = not monitor.startswith("val_") and keras_metrics(keys.metrics)
+        is_of_batches = not monitor.startswith("val_") and (
+            keras_metrics(keys.metrics) or own_metrics(keys.metrics)
+        )
         if monitor not in known and not adds_others and not is_of_batches:
             raise ValueError(
                 f"{table['name']} monitors {monitor!r}, which no epoch has."
                 f"{near_match(monitor, known)} Known: {', '.join(known)}."
             )
         unknown = [metric.name for metric in case_metrics(keys.metrics) if metric.kind == OWN]
-        is_signed = _mode_of(monitor) is None and _is_one_of(
+        is_signed = mode_of(monitor) is None and _is_one_of(
             monitor.removeprefix("val_"), (*NEITHER, *unknown)
         )
         if is_signed and table.get("mode", "auto") == "auto":
@@ -94,7 +97,7 @@ def _scores(
     return ("loss", "learning_rate", "val_loss", *scores)
 
 
-def _mode_of(monitor: str) -> str | None:
+def mode_of(monitor: str) -> str | None:
     """Return "min" or "max" for a score of validation cases; None where it is not known."""
     score = monitor.removeprefix("val_")
     if score == monitor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.config.case_metrics import OWN, CaseMetric
+from tfunet.config.case_metrics import COLUMNS, OWN, CaseMetric, case_metrics, keras_metrics
 from tfunet.config.own_code import explain
 from tfunet.config.refs import resolve
 
@@ -21,6 +21,48 @@ def load_own(metrics: Iterable[CaseMetric]) -> None:
     for metric in metrics:
         if metric.kind == OWN:
             _check(metric, _function(metric))
+
+
+def of_cases(names: Iterable[str]) -> tuple[CaseMetric, ...]:
+    """Return the metrics of whole cases; imports the user's, as those below do."""
+    return tuple(metric for metric in case_metrics(names) if not _is_of_keras(metric))
+
+
+def of_batches(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the metrics of batches: names of Keras's, and references to classes of the user's."""
+    own = [metric.ref for metric in case_metrics(names) if _is_of_keras(metric)]
+    return (*keras_metrics(names), *own)
+
+
+def make_own(ref: str) -> Any:
+    """Return a metric of batches of the user's.
+
+    Raises ValueError where its class needs options, and for a name that tfunet's scores have.
+    """
+    kind = resolve("metric", ref, {}, has_arguments=True)
+    try:
+        metric = kind()
+    except (Exception, SystemExit) as error:
+        explain(error, f"The metric {ref!r} raised", getattr(kind, "__module__", ""))
+        raise
+    if metric.name in COLUMNS or metric.name.startswith("val_"):
+        raise ValueError(
+            f"The metric {ref!r} has the name {metric.name!r}, which is one of tfunet's own "
+            "scores. Give it another: super().__init__(name=...)."
+        )
+    return metric
+
+
+def _is_of_keras(metric: CaseMetric) -> bool:
+    if metric.kind != OWN:
+        return False
+    kind = _function(metric)
+    return inspect.isclass(kind) and any(_root(base) == "keras" for base in kind.__mro__)
+
+
+def _root(thing: Any) -> str:
+    """Return the package that a class or function is of."""
+    return str(getattr(thing, "__module__", "")).partition(".")[0]
 
 
 def measure_own(
@@ -56,9 +98,7 @@ def _function(metric: CaseMetric) -> Any:
 def _check(metric: CaseMetric, function: Any) -> None:
     """Raise ValueError for a class, for what is of Keras, and for other arguments."""
     kind = function if inspect.isclass(function) else type(function)
-    roots = {str(getattr(each, "__module__", "")).partition(".")[0] for each in kind.__mro__}
-    roots.add(str(getattr(function, "__module__", "")).partition(".")[0])
-    if "keras" in roots:
+    if "keras" in {_root(each) for each in (*kind.__mro__, function)}:
         is_what = "is a metric of Keras, which sees batches"
     elif inspect.isclass(function):
         is_what = "is a class"
@@ -71,6 +111,6 @@ def _check(metric: CaseMetric, function: Any) -> None:
     name = metric.ref.rpartition(":")[2]
     raise ValueError(
         f"The metric {metric.ref!r} {is_what}. Write a function of a region of a whole case that "
-        f"returns a number: def {name}(truth, predicted, spacing). Of the training batches, "
-        "metrics can name those that keras.metrics has, such as 'accuracy'."
+        f"returns a number: def {name}(truth, predicted, spacing). For the training batches, "
+        "metrics can name a class of keras.metrics, also of your own: 'file.py:Class'."
     )

@@ -39,7 +39,7 @@ from tfunet.learning.dataset_scores import (
     score_rows,
     score_text,
 )
-from tfunet.learning.own_metric import load_own
+from tfunet.learning.own_metric import load_own, of_cases
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
@@ -138,11 +138,13 @@ def evaluate(
     """
     members, _ = followed(run, options)
     network = members[0].network
-    wanted = case_metrics(network.config.metrics if metrics is None else metrics)
     check_case_metrics(metrics or ())
-    check_library(wanted)
     if metrics is None:
         RunFolder(members[0].run).check_programs(network.config, ["metrics"])
+        wanted = of_cases(network.config.metrics)
+    else:
+        wanted = case_metrics(metrics)
+    check_library(wanted)
     load_own(wanted)
     source = opened(data, network, skip_bad=skip_bad)
     _check(source, network)

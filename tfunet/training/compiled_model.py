@@ -7,11 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfunet.config.case_metrics import keras_metrics
 from tfunet.data.source import DataSource
 from tfunet.data.task import Task
 from tfunet.learning import optimizers
 from tfunet.learning.logit_metrics import of_logits
+from tfunet.learning.own_metric import make_own, of_batches
 from tfunet.models.initial_weights import load_initial_weights
 from tfunet.models.keras_errors import cause_line
 from tfunet.models.make import make_model
@@ -34,8 +34,8 @@ def compiled_model(
 ) -> keras.Model:
     """Return the model of a configuration, compiled and built; by default for its patch.
 
-    `metrics` are names of Keras metrics, `initial_weights` a file of weights to begin with, and
-    `say` is told what users should know.
+    `metrics` are names of Keras metrics and references to the user's own, `initial_weights` a file
+    of weights to begin with, and `say` is told what users should know.
     """
     config = task.config
     model = make_model(
@@ -58,11 +58,13 @@ def compiled_model(
 
 
 def batch_metrics(model: keras.Model, source: DataSource, names: Sequence[str]) -> list[Any]:
-    """Return the Keras metrics with these names, for the output of a model."""
+    """Return the Keras metrics with these names, and the user's, for the output of a model."""
+    named = [name for name in names if ":" not in name]
+    own = [make_own(name) for name in names if ":" in name]
     if source.targets:
-        return list(names)
+        return [*named, *own]
     shape = getattr(model, "output_shape", None)
-    return of_logits(names, shape[-1] if isinstance(shape, tuple) else None)
+    return [*of_logits(named, shape[-1] if isinstance(shape, tuple) else None), *own]
 
 
 def compile_model(
@@ -122,7 +124,7 @@ def make_metrics(
     try:
         model._symbolic_build(data_batch=(images, truth))
     except Exception as error:
-        if not keras_metrics(names):
+        if not of_batches(names):
             raise
         raise ValueError(
             f"metrics={list(names)}: those of Keras cannot be computed from masks of shape "

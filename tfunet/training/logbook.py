@@ -8,14 +8,13 @@ from typing import Any, final
 
 from tqdm import tqdm
 
-from tfunet.data.source import DataSource
 from tfunet.files.atomic import write_atomic
 from tfunet.files.typed import amount, number, typed_rows
 from tfunet.learning.confusion import CONFUSION, confusion_csv
 from tfunet.learning.dataset_scores import COUNTS, absent_line, dataset_iou_line, region_scores
 from tfunet.learning.divergence import warning
 from tfunet.process.terminal import Minutes, counted, shows_progress
-from tfunet.record import epoch_columns
+from tfunet.record import scored
 from tfunet.training.attempt import Attempt
 from tfunet.training.earlier_first_step import earlier_first_step
 from tfunet.training.evaluation import Scores
@@ -27,7 +26,6 @@ from tfunet.training.trackers import Trackers
 # Steps whose median says how long those take that are left.
 RECENT = 50
 CASE_COUNTS: dict[str, Callable[[str], Any]] = {"region": str, **dict.fromkeys(COUNTS, amount)}
-SCORES = ("dice_", "iou_", "dataset_", "mae_")
 SHOWN = ("loss", "val_loss", "val_dice", "val_iou", "val_mae")
 SCORE_WORDS = {
     "dice": "Dice",
@@ -42,11 +40,18 @@ class Logbook:
     """Rows of steps.csv, epochs.csv and cases.csv, a progress bar, and trackers.
 
     A run that goes on drops the rows after its checkpoint. All processes have a logbook, but only
-    the chief's does anything.
+    the chief's does anything. `metrics` have the names that callbacks see.
     """
 
-    def __init__(self, attempt: Attempt, data: RunData, network: Network, resumed: Resumed) -> None:
-        self._attempt, self._data = attempt, data
+    def __init__(
+        self,
+        attempt: Attempt,
+        data: RunData,
+        network: Network,
+        resumed: Resumed,
+        metrics: Sequence[str],
+    ) -> None:
+        self._attempt, self._data, self._metrics = attempt, data, metrics
         self._progress = progress = resumed.progress
         self._steps = self._epochs = None
         attempt.say(f"{attempt.config.model}: {network.preflight}")
@@ -55,6 +60,7 @@ class Logbook:
             self._epochs = attempt.folder.epochs_table(
                 data.task.source.regions,
                 data.task.source.targets,
+                metrics,
                 last=progress.step // data.steps_per_epoch,
             )
         if resumed.was_begun:
@@ -143,7 +149,7 @@ class Logbook:
             epoch_row(
                 epoch,
                 progress,
-                self._data.task.source,
+                self._epochs.columns,
                 training_seconds=training_seconds,
                 evaluation_seconds=evaluation_seconds,
                 saving_seconds=saving_seconds - self._saving_in_rows,
@@ -155,7 +161,10 @@ class Logbook:
             self.write_scores(epoch, scores)
         self._bar.clear()
         regions = tuple(self._data.task.source.regions)
-        shown = shown_numbers(progress.logs, regions, self._attempt.config.epoch_score)
+        endings = tuple(f"_{region}" for region in regions)
+        means = [name for name in self._metrics if not name.endswith(endings)]
+        score = self._attempt.config.epoch_score
+        shown = shown_numbers(progress.logs, regions, score, means)
         numbers = f"{', '.join(shown)}, {training_seconds:.1f} s of training"
         if scores is not None:
             numbers += f", {evaluation_seconds:.1f} s of evaluation"
@@ -208,10 +217,13 @@ class Logbook:
         self._trackers.end()
 
 
-def shown_numbers(logs: Mapping[str, float], regions: Sequence[str], score: str) -> list[str]:
-    """Return the numbers of an epoch: losses, scores, a score of each region if there are more."""
+def shown_numbers(
+    logs: Mapping[str, float], regions: Sequence[str], score: str, metrics: Sequence[str] = ()
+) -> list[str]:
+    """Return the numbers of an epoch: losses, scores, metrics, and a score of each region if there
+    are more."""
     own = f"val_{score}"
-    names = [*SHOWN, *([] if own in SHOWN else [own])]
+    names = dict.fromkeys([*SHOWN, own, *metrics])
     shown = [f"{name} {logs[name]:.4f}" for name in names if name in logs]
     if len(regions) < 2 or "val_dice" not in logs:
         return shown
@@ -230,20 +242,15 @@ def _duration(seconds: float) -> str:
 
 
 def epoch_row(
-    epoch: int, progress: Progress, source: DataSource, **seconds: float
+    epoch: int, progress: Progress, columns: Iterable[str], **seconds: float
 ) -> dict[str, object]:
     """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
     logs = progress.logs
-    scores = {
-        name: logs.get(f"val_{name}", "")
-        for name in epoch_columns(source.regions, source.targets)
-        if name.startswith(SCORES)
-    }
+    scores = {name: logs.get(name, logs.get(f"val_{name}", "")) for name in scored(columns)}
     return {
         "epoch": epoch,
         "steps": progress.step,
         "loss": logs["loss"],
-        "val_loss": logs.get("val_loss", ""),
         **scores,
         "learning_rate": logs["learning_rate"],
         "weights_hash": progress.weights_hash,

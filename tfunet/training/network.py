@@ -9,11 +9,11 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend
-from tfunet.config.case_metrics import keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.pipeline import truth_of
 from tfunet.learning.averaging import Averaging, Switch, check_overwriting
 from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.own_metric import of_batches
 from tfunet.learning.slow_statistics import slow_statistics
 from tfunet.models.own_terms import keep_terms_apart
 from tfunet.parallel.exchange import ExchangeSwitch
@@ -113,7 +113,7 @@ def assemble(attempt: Attempt, data: RunData) -> Assembled:
             loss,
             num_replicas=config.num_replicas,
             steps_per_epoch=data.steps_per_epoch,
-            metrics=keras_metrics(config.metrics),
+            metrics=of_batches(config.metrics),
             image_shape=data.input_shape,
             initial_weights=attempt.initial_weights,
             say=attempt.say,
@@ -247,8 +247,8 @@ def _encoder(config: RunConfig, model: keras.Model) -> Any:
 
 def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
     """Raise ValueError for what would count pixels that are to count for nothing."""
-    of_batches = keras_metrics(config.metrics)  # Those of whole cases leave these pixels out.
-    counting = f"metrics={of_batches}" if of_batches else None
+    names = of_batches(config.metrics)  # Those of whole cases leave these pixels out.
+    counting = f"metrics={names}" if names else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
         counting = "a train_step of the model's own"
     if counting:

@@ -131,6 +131,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "iou": {name: progress.logs[f"val_iou_{name}"] for name in data.task.source.regions},
         **_dataset_scores(data.task.source.regions, progress.logs),
         **({"mae": errors} if errors else {}),
+        "metrics": {name: progress.logs.get(name) for name in trainer.metric_names},
         "weights_hash": progress.weights_hash,
         "samples_hash": progress.samples_hash,
         "checks": checks,

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.augmentation import Augmentation
-from tfunet.config.case_metrics import case_metrics, has_lengths
+from tfunet.config.case_metrics import has_lengths
 from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_weights import KEY
@@ -33,7 +33,7 @@ from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.data.told_at_begin import told_at_begin
 from tfunet.files.printable import printable
 from tfunet.learning.case_metrics import check_library, tolerances
-from tfunet.learning.own_metric import load_own
+from tfunet.learning.own_metric import load_own, of_cases
 from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.population.shares import share_of
 from tfunet.prediction.pixel_sizes import trained_sizes
@@ -263,7 +263,7 @@ def _whole_cases(
 
     Raises ValueError for a tolerance in a length where pixel sizes are not known.
     """
-    metrics, source = case_metrics(attempt.config.metrics), task.source
+    metrics, source = of_cases(attempt.config.metrics), task.source
     if not metrics:
         return None
     if source.targets:

@@ -17,12 +17,12 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend, Exchange
-from tfunet.config.case_metrics import keras_metrics
 from tfunet.config.run import RunConfig
 from tfunet.data.pipeline import truth_of
 from tfunet.learning import optimizers
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
+from tfunet.learning.own_metric import of_batches
 from tfunet.machine.device import device_bytes
 from tfunet.models import MODELS
 from tfunet.models.initial_weights import load_initial_weights
@@ -140,7 +140,7 @@ def assemble_for_stages(attempt: Attempt, data: RunData) -> Assembled:
         model,
         _optimizer(attempt, data),
         loss=loss,
-        metrics=batch_metrics(model, data.task.source, keras_metrics(attempt.config.metrics)),
+        metrics=batch_metrics(model, data.task.source, of_batches(attempt.config.metrics)),
         say=attempt.say,
     )
     if split is not None and data.tiles is None:  # Losses of tiles add up.

@@ -1,5 +1,6 @@
 """Variables of a run that are broadcast and averaged, and the state of its metrics."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,6 +76,12 @@ class MetricState:
         of_replicas = self._read().numpy()
         local = of_replicas[0] if self._is_shared else of_replicas.sum(axis=0)
         return self._backend.sum(local if before is None else local + before)
+
+    def names(self) -> list[str]:
+        """Return the names of what `results` gives, but for the loss."""
+        sizes = [v.shape for metric in self._model.metrics for v in metric.variables]
+        nothing = np.zeros(sum(map(math.prod, sizes)))
+        return [name for name in self.results(nothing) if name != "loss"]
 
     def results(self, total: np.ndarray) -> dict[str, float]:
         """Return the value of every metric for a summed state."""

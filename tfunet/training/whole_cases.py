@@ -91,6 +91,16 @@ class WholeCases:
         self._regions = scoring.regions
         self._labels: list[np.ndarray] = []
 
+    @property
+    def score_names(self) -> list[str]:
+        """The names under which callbacks see the means of each metric, and those of regions."""
+        names = [metric.name for metric in self._metrics]
+        return [
+            f"val_{name}{part}"
+            for name in names
+            for part in ("", *(f"_{region}" for region in self._regions))
+        ]
+
     def begin(self) -> None:
         """Begin an evaluation: no voxel is predicted yet."""
         self._labels = [np.zeros(self._cases.extents[case], np.uint8) for case in self._validation]

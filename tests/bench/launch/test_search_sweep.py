@@ -178,7 +178,8 @@ def test_settings_that_are_impossible_together_are_skipped(tmp_path):
     ("changes", "message"),
     [
         ({"sampler": "tpee"}, "sampler in .* must be one of tpe, random, qmc, got 'tpee'"),
-        ({"objective": "dice"}, "objective in .* must be one of val_dice"),
+        ({"objective": "dice"}, "Unknown objective 'dice' in .search.. Did you mean 'val_dice'"),
+        ({"objective": "val_hd95"}, "Unknown objective 'val_hd95'"),
         ({"direction": "up"}, "direction in .* must be one of maximize, minimize, got 'up'"),
         ({"pruner": "medium"}, "pruner in .* must be one of none, median"),
         ({"pruner": "median", "objective": "loss"}, "needs an objective that every evaluation"),
@@ -194,6 +195,14 @@ def test_settings_that_are_impossible_together_are_skipped(tmp_path):
 def test_a_wrong_search_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         study_from_dict(table(**changes))
+
+
+def test_an_objective_can_be_a_metric():
+    base = {"metrics": ["hd95", "m.py:mine"]}
+    study = study_from_dict({**table(objective="val_hd95", pruner="median"), "base": base})
+    assert study.search.direction == "minimize"
+    with pytest.raises(ValueError, match="Neither more nor less of the objective 'val_mine'"):
+        study_from_dict({**table(objective="val_mine"), "base": base})
 
 
 @pytest.mark.parametrize(

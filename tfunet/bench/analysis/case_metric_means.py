@@ -1,5 +1,6 @@
 """Means of the metrics of whole cases (cases.csv) over the cases of a run. Pure but for reading."""
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,8 @@ import numpy as np
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.records.run_tables import CASES, number_or_nan, read_table
 from tfunet.bench.records.ways_of_training import by_repeat as trials_by_repeat
-from tfunet.config.case_metrics import case_metrics
-from tfunet.config.run import RunConfig
+from tfunet.files.typed import RecordError, column_names
+from tfunet.record import CASE_COLUMNS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +23,11 @@ class CaseMean:
     num_cases: int
 
 
-def metric_names(config: RunConfig) -> tuple[str, ...]:
-    """Return the metrics of whole cases that a run asks for."""
-    return tuple(metric.name for metric in case_metrics(config.metrics))
+def metric_names(run: Path) -> tuple[str, ...]:
+    """Return the metrics of whole cases that a run has recorded."""
+    with contextlib.suppress(RecordError):
+        return tuple(n for n in column_names(run / "cases.csv") if n not in CASE_COLUMNS)
+    return ()
 
 
 def case_means(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], CaseMean]:
@@ -67,7 +70,7 @@ def by_repeat(cell: Cell, name: str, region: str) -> dict[int, float]:
         return trials_by_repeat(cell.done, lambda result: result.dice.get(region))
     means = {}
     for trial in cell.done:
-        if name in metric_names(trial.config):
+        if name in metric_names(trial.folder):
             mean = case_means(trial.folder, (name,)).get((name, region))
             if mean is not None and mean.num_defined:
                 means[trial.repeat] = mean.value

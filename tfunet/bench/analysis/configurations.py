@@ -166,7 +166,7 @@ def _rank(
     # In what all agree is said once, above them.
     own = _differing([each.settings for each in members])
     metrics = dict.fromkeys(
-        name for each in members for trial in each.cell.done for name in metric_names(trial.config)
+        name for each in members for trial in each.cell.done for name in metric_names(trial.folder)
     )
     others = [
         (metric, region)

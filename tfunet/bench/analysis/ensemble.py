@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from tfunet.bench.analysis.folds import num_folds
-from tfunet.bench.records.objectives import OBJECTIVES
+from tfunet.bench.records.objectives import OBJECTIVES, objective_of
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.config.keys import flat, show
 
@@ -51,9 +51,9 @@ def ensemble_of(sweep: SweepRecord) -> Ensemble | None:
     """Return the ensemble of a sweep; None if its study has neither samples nor a search."""
     if not sweep.samples:
         return None
-    objective = sweep.objective if sweep.objective in OBJECTIVES else _first_objective(sweep.trials)
-    number, usual = OBJECTIVES[objective]
-    direction = sweep.direction or usual
+    objective = sweep.objective or _first_objective(sweep.trials)
+    number = objective_of(objective).of_result
+    direction = sweep.direction or objective_of(objective).direction
     columns = sweep.samples
     groups: list[tuple[TrialRecord, ...]] = [(trial,) for trial in sweep.readable]
     if num_folds(sweep.readable) > 1:
@@ -88,8 +88,8 @@ def _by_fold(trials: Sequence[TrialRecord]) -> list[tuple[TrialRecord, ...]]:
 def _first_objective(trials: Sequence[TrialRecord]) -> str:
     """Return the first objective that some trial has."""
     results = [trial.result for trial in trials if trial.result is not None]
-    for name, (number, _) in OBJECTIVES.items():
-        if any(number(result) is not None for result in results):
+    for name, one in OBJECTIVES.items():
+        if any(one.of_result(result) is not None for result in results):
             return name
     return next(iter(OBJECTIVES))
 

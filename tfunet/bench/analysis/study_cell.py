@@ -164,6 +164,15 @@ class Cell:
         return _spread(result.mae.get(target) for result in self.results)
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that the results have, by the names that callbacks see."""
+        return tuple(dict.fromkeys(name for result in self.results for name in result.metrics))
+
+    def metric(self, name: str) -> intervals.Spread | None:
+        """Return a metric of each repeat in which it is defined."""
+        return _spread(result.metrics.get(name) for result in self.results)
+
+    @property
     def mean_dice(self) -> intervals.Spread | None:
         """Mean of `dice` over regions."""
         return _spread(result.mean_dice for result in self.results)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from tfunet.bench.records.epoch_times import epoch_times
-from tfunet.bench.records.objectives import OF_EPOCHS
+from tfunet.bench.records.objectives import objective_of
 from tfunet.bench.study.search_settings import Search
 from tfunet.files.typed import RecordError
 
@@ -59,11 +59,11 @@ class EpochWatch:
                 self._report()
 
     def _report(self, may_prune: bool = True) -> None:
-        score_of = OF_EPOCHS[self._search.objective]
+        score_of = objective_of(self._search.objective).of_epoch
         with contextlib.suppress(RecordError):
             for epoch in epoch_times(self._folder)[self._reported :]:
                 self._reported += 1
-                score = score_of(epoch)
+                score = None if score_of is None else score_of(epoch)
                 if score is None:
                     continue
                 self._trial.report(score, epoch.epoch)

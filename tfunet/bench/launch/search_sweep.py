@@ -26,7 +26,7 @@ from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.epoch_watch import EpochWatch
 from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
 from tfunet.bench.launch.sweep_folder import set_aside
-from tfunet.bench.records.objectives import OBJECTIVES
+from tfunet.bench.records.objectives import objective_of
 from tfunet.bench.records.sweep_record import planned_trial, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
 from tfunet.bench.study.search_settings import Search
@@ -271,8 +271,8 @@ class _Hunt:
             result = planned_trial(self._root, name).result
         except ValueError:
             return None
-        number, _ = OBJECTIVES[self._search.objective]
-        score = number(result) if result is not None else None
+        objective = objective_of(self._search.objective)
+        score = objective.of_result(result) if result is not None else None
         return score if score is not None and score == score else None
 
     def _lock(self, name: str) -> RunFolder:

@@ -14,9 +14,8 @@ from tfunet.files.typed import (
     typed_rows,
     whole,
 )
-from tfunet.record import RunFolder
+from tfunet.record import RunFolder, scored
 
-SCORED = ("val_loss", "dice_", "iou_", "dataset_", "mae_")
 SECONDS = ("training_seconds", "evaluation_seconds", "elapsed_seconds")
 
 
@@ -25,7 +24,8 @@ class EpochTimes:
     """The times of an epoch, from 1, in seconds: Unix times if `began` is one.
 
     `steps` are those of the run up to the epoch's end; `scores` are val_loss, Dice, IoU, those
-    of the data set and mean absolute errors by the names of epochs.csv, empty without evaluation.
+    of the data set, mean absolute errors and metrics by the names of epochs.csv; those that an
+    epoch does not have are left out.
     """
 
     epoch: int
@@ -56,17 +56,17 @@ def epoch_times(folder: Path) -> list[EpochTimes]:
         result = {}
     began = [(step, at) for step, at in result.get("began_unix_seconds") or ()]
     path = folder / "epochs.csv"
-    scored = [name for name in column_names(path) if name.startswith(SCORED)]
-    kinds: dict[str, Callable[[str], Any]] = dict.fromkeys(scored, number_or_none)
+    scores = scored(column_names(path))
+    kinds: dict[str, Callable[[str], Any]] = dict.fromkeys(scores, number_or_none)
     kinds |= {"epoch": whole, "steps": whole} | dict.fromkeys(SECONDS, amount)
     rows = list(typed_rows(path, kinds))
     if began and rows and rows[0]["steps"] < began[0][0]:
         began = []
-    return [_epoch(row, scored, began) for row in rows]
+    return [_epoch(row, scores, began) for row in rows]
 
 
 def _epoch(
-    row: Mapping[str, Any], scored: Sequence[str], attempts: Sequence[tuple[int, float]]
+    row: Mapping[str, Any], scores: Sequence[str], attempts: Sequence[tuple[int, float]]
 ) -> EpochTimes:
     began = max((attempt for attempt in attempts if attempt[0] <= row["steps"]), default=(1, 0.0))[
         1
@@ -81,5 +81,5 @@ def _epoch(
         training_end=evaluation_begin,
         evaluation_begin=evaluation_begin,
         end=end,
-        scores={name: row[name] for name in scored if row[name] is not None},
+        scores={name: row[name] for name in scores if row[name] is not None},
     )

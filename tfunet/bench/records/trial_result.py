@@ -12,7 +12,7 @@ from tfunet.config.run import SCHEMA_VERSION, RunConfig
 from tfunet.files.typed import MOST, Amount, Count, FieldError, Finite, Positive, check_fields
 
 READ_APART = (
-    *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks"),
+    *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks", "metrics"),
     *("dataset_dice", "dataset_iou"),
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
@@ -39,6 +39,7 @@ KINDS_APART = {
     "dice": dict[str, Finite] | None,
     "iou": dict[str, Finite] | None,
     "mae": dict[str, Finite] | None,
+    "metrics": dict[str, Finite | None] | None,
     "dataset_dice": dict[str, Finite | None] | None,
     "dataset_iou": dict[str, Finite | None] | None,
     "checks": dict[str, Any] | None,
@@ -106,6 +107,9 @@ class Result:
     redundancy: float = 1.0
     # Mean absolute error of each predicted number; empty for masks.
     mae: Mapping[str, float] = field(default_factory=dict)
+    # Metrics of batches and means of those of whole cases, by the names that callbacks see: those
+    # that are defined.
+    metrics: Mapping[str, float] = field(default_factory=dict)
     # Of all cases together, and the mean of the latter over regions; missing in older records, and
     # where no pixel has a region.
     dataset_dice: Mapping[str, float] = field(default_factory=dict)
@@ -167,6 +171,7 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         dice=_by_name(table.get("dice")),
         iou=_by_name(table.get("iou")),
         mae=_by_name(table.get("mae")),
+        metrics=_by_name(table.get("metrics")),
         dataset_dice=_by_name(table.get("dataset_dice")),
         dataset_iou=_by_name(table.get("dataset_iou")),
         checks=dict(table.get("checks") or {}),

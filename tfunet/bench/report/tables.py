@@ -58,7 +58,7 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
     names = family_metrics(family)
     rows = []
     for cell in family.cells if names else ():
-        runs = [case_means(trial.folder, metric_names(trial.config)) for trial in cell.done]
+        runs = [case_means(trial.folder, metric_names(trial.folder)) for trial in cell.done]
         for region in cell.regions:
             found = {
                 name: [run[name, region] for run in runs if (name, region) in run] for name in names
@@ -71,7 +71,7 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
 def family_metrics(family: Family) -> list[str]:
     """Return the metrics of whole cases that runs of a family ask for."""
     trials = [trial for cell in family.cells for trial in cell.done]
-    return list(dict.fromkeys(name for trial in trials for name in metric_names(trial.config)))
+    return list(dict.fromkeys(name for trial in trials for name in metric_names(trial.folder)))
 
 
 def metric_interval_rows(family: Family) -> list[dict[str, str]]:
@@ -236,6 +236,7 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
                 del numbers[name]
         for score in ("dice", "iou", "mae", "dataset_dice", "dataset_iou"):
             numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
+        numbers.update(numbers.pop("metrics"))
         for name in ("peak_resident_bytes", "peak_device_bytes"):
             numbers[name] = " ".join(map(str, numbers[name]))
         facts |= numbers
@@ -271,6 +272,8 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
     facts |= _spread_facts("miou", cell.miou)
     for name in cell.targets:
         facts |= _spread_facts(f"mae_{name}", cell.mae(name))
+    for name in cell.metrics:
+        facts |= _spread_facts(name, cell.metric(name))
     facts |= _spread_facts("peak_resident_bytes", cell.resident_bytes)
     facts |= _spread_facts("peak_device_bytes", cell.device_bytes)
     facts |= _spreads(cell, "device_hours", "energy_joules", "joules_per_sample")

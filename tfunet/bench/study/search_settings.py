@@ -1,10 +1,10 @@
 """The table [search] of a study: a search for the best settings with Optuna."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfunet.bench.records.objectives import DIRECTIONS, OBJECTIVES, OF_EPOCHS
+from tfunet.bench.records.objectives import DIRECTIONS, OBJECTIVES, check_objective, objective_of
 from tfunet.bench.study.settings_table import read_settings
 from tfunet.bench.study.space import Space, read_space
 
@@ -31,7 +31,6 @@ class Search:
     def __post_init__(self) -> None:
         allowed = {
             "sampler": SAMPLERS,
-            "objective": OBJECTIVES,
             "direction": ("", *DIRECTIONS),
             "pruner": PRUNERS,
         }
@@ -45,13 +44,23 @@ class Search:
             raise ValueError(f"trials in [search] must lie in 1..100000, got {self.trials}.")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed in [search] must lie in 0..{2**32 - 1}, got {self.seed}.")
-        if self.pruner != "none" and self.objective not in OF_EPOCHS:
+        objective = objective_of(self.objective)
+        if self.pruner != "none" and objective.of_epoch is None:
+            of_epochs = [name for name, each in OBJECTIVES.items() if each.of_epoch is not None]
             raise ValueError(
                 f"pruner = {self.pruner!r} needs an objective that every evaluation gives: "
-                f"{', '.join(OF_EPOCHS)}; got {self.objective!r}."
+                f"{', '.join(of_epochs)}, or a metric; got {self.objective!r}."
             )
+        object.__setattr__(self, "direction", self.direction or objective.direction)
+
+    def check_objective(self, metrics: Iterable[str]) -> None:
+        """Raise ValueError for an objective that a run with these metrics does not have."""
+        check_objective(self.objective, metrics)
         if not self.direction:
-            object.__setattr__(self, "direction", OBJECTIVES[self.objective][1])
+            raise ValueError(
+                f"Neither more nor less of the objective {self.objective!r} is known to be better. "
+                'Give direction = "minimize" or "maximize" in [search].'
+            )
 
 
 def read_search(table: Any) -> tuple[Search, Space] | None:

@@ -309,6 +309,8 @@ def _checked(study: Study) -> Study:
     for key, entry in study.space.items():
         for value in entry.ends():
             _check(key, value, " in [search.space]", known)
+    if study.search is not None and isinstance(base.get("metrics", ()), list | tuple):
+        study.search.check_objective(base.get("metrics", ()))
     samples = _checked_samples(study, known)
     checked = replace(study, base=base, grid=grid, cases=cases, samples=samples)
     _check_tournaments(checked)
