@@ -71,7 +71,8 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
     and optionally `chief_only`, for a callback that writes files. "{folder}" in a text argument
     stands for the run's folder.
     """
-    callbacks = []
+    callbacks: list[keras.callbacks.Callback] = []
+    everywhere, topology = [], attempt.topology
     for table in map(with_mode, attempt.config.callbacks):
         options = {key: value for key, value in table.items() if key not in ("name", "chief_only")}
         for key, value in options.items():
@@ -80,14 +81,23 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
         kind = _class(table)
         if kind is keras.callbacks.CSVLogger:  # Of a run that goes on it would remove the rows.
             options.setdefault("append", checkpoint.exists(attempt.folder))
-        if attempt.topology.is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
+        if "chief_only" not in table and ":" in table["name"] and topology.process_count > 1:
+            everywhere.append(table["name"])
+        if topology.is_chief or not table.get("chief_only", kind.__name__ in WRITERS):
             callback = call("callback", kind, options, ref=table["name"])
             if not isinstance(callback, keras.callbacks.Callback):
                 raise ValueError(
                     f"The callback {table['name']!r} is a {type(callback).__name__}; it must be a "
                     "keras.callbacks.Callback."
                 )
+            callback.is_chief = topology.is_chief
             callbacks.append(callback)
+    if everywhere:
+        attempt.say(
+            f"{', '.join(everywhere)}: runs in each of the {topology.process_count} processes, as "
+            "what stops a run or changes its learning rate must. For a callback that writes files "
+            "or sends messages give chief_only = true in its table, or let it ask self.is_chief."
+        )
     return callbacks
 
 
