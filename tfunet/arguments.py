@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser, Namespace
 from tfunet.backend import BACKENDS
 from tfunet.config.case_metrics import own_metrics
 from tfunet.config.keras_names import check_keras_names
-from tfunet.config.keys import KEYS, OPTIONS, keys_by_heading
+from tfunet.config.keys import KEYS, OPTIONS, STUDY, keys_by_heading, unknown_key
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.optimizer_options import check_optimizer_options
 from tfunet.config.own_signature import check_source
@@ -297,6 +297,11 @@ def _no_file(folder: Path) -> str:
 
 def _check_table(table: Mapping[str, Any]) -> None:
     """Raise ValueError for what jsonargparse would take for something else, or explain badly."""
+    if theirs := [key for key in STUDY if key in table]:
+        raise ValueError(
+            f"A run has no {theirs[0]}: this is a study of several runs. Start it with: tfunet "
+            "sweep run FILE"
+        )
     for key, value in table.items():
         if key not in KEYS:
             raise ValueError(_unknown_heading(key, value) or _unknown_key(key))
@@ -379,8 +384,7 @@ def _unknown_key(key: str) -> str:
             f"Unknown key {key!r}: {first} must be {_allowed(first)}, and has no keys of its own."
             f"{_options_of(first)}"
         )
-    advice = near_match(key, KEYS) or f" Known: {', '.join(KEYS)}."
-    return f"Unknown key {key!r}.{advice}"
+    return unknown_key(key)
 
 
 def _tuples(value: Any) -> Any:

@@ -182,9 +182,11 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
         is_explained = _is_ours(error) and isinstance(error, ConnectionError)
         # The supervisor says it, and how to go on.
         is_told = code == exit_codes.STOPPED and LAUNCH_VARIABLE in os.environ
-        if not is_explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
+        memory_line = out_of_memory(error)
+        is_unknown = code == exit_codes.PROCESS_DIED or not _is_ours(error)
+        if is_unknown and not is_explained and not memory_line:
             traceback.print_exc()
-        if memory_line := out_of_memory(error):
+        if memory_line:
             print(f"error: {memory_line}", file=sys.stderr)
         elif is_explained or (code != exit_codes.PROCESS_DIED and not is_told):
             print(f"error: {lines_of(error)}", file=sys.stderr)

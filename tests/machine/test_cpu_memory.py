@@ -12,7 +12,7 @@ from paths import ROOT
 from tfunet.config.amount import whole_mib
 from tfunet.config.run import RunConfig
 from tfunet.machine.cpu_memory import cap_variables, check_cap
-from tfunet.process.full_memory import noting, out_of_memory
+from tfunet.process.full_memory import noting, out_of_memory, weighing
 
 CAPPED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "400"}
 TRY = "Try swap = 'auto', or with it a smaller share"
@@ -86,9 +86,9 @@ def test_a_run_that_is_too_large_for_its_cap_says_so(tmp_path):
     with ThreadPoolExecutor() as pool:
         without = pool.submit(failed, "without")
         reason = failed("with", "--swap", "0.5")
-    assert TRY in without.result()
-    assert TRY not in reason
-    assert "swap = '0.5' is on, but the memory ran out outside of the planned" in reason
+    for words in (without.result(), reason):
+        assert TRY not in words
+        assert "The weights alone do not fit, whatever the patch and the batch. stages" in words
 
 
 class ResourceExhaustedError(Exception):
@@ -107,6 +107,16 @@ def test_only_full_memory_is_called_so():
     error.add_note("error: stage 2 of 2 (up0 to logits) failed: OOM")
     assert "float in stage 2 of 2 (up0 to logits). Try swap" in out_of_memory(error)
     assert out_of_memory(ValueError(text)) is None
+    error = ResourceExhaustedError(f"{FULL}\n [[{{{{node unet_1/up0/Relu}}}}]]")
+    assert "float, at unet_1/up0/Relu. Try swap" in out_of_memory(error)
+
+
+@pytest.mark.parametrize(("limit", "is_told"), [(None, False), (400, False), (399, True)])
+def test_weights_that_do_not_fit_are_told(limit, is_told):
+    with pytest.raises(ResourceExhaustedError) as raised, weighing(100, "adam", limit):
+        raise ResourceExhaustedError(FULL)
+    assert ("whatever the patch" in out_of_memory(raised.value)) == is_told
+    assert (TRY in out_of_memory(raised.value)) != is_told
 
 
 @pytest.mark.parametrize(

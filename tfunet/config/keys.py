@@ -4,9 +4,31 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
+from tfunet.config.refs import near_match
 from tfunet.config.run import RunConfig
 
 KEYS = tuple(key.name for key in fields(RunConfig))
+# What only the file of a study has.
+STUDY = ("base", "grid", "case", "samples", "search", "repeats", "skip", "hopeless")
+# What other tools call a key.
+OTHER_NAMES = {
+    **dict.fromkeys(("lr", "base_lr", "initial_lr"), "learning_rate"),
+    **dict.fromkeys(("batch_size", "bs", "batch"), "global_batch"),
+    **dict.fromkeys(("gpus", "num_gpus", "devices", "world_size"), "num_replicas"),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "epochs"),
+    **dict.fromkeys(("max_steps", "num_steps", "iterations"), "steps"),
+    **dict.fromkeys(("patch_size", "crop_size"), "patch"),
+    **dict.fromkeys(("amp", "mixed_precision"), "precision"),
+}
+
+
+def unknown_key(key: str, where: str = "") -> str:
+    """Return what to say of a key that no run has, `where` it stands."""
+    known = OTHER_NAMES.get(key)
+    advice = f" Did you mean {known!r}?" if known else near_match(key, KEYS)
+    return f"Unknown key {key!r}{where}.{advice or ' tfunet train --help has all keys of a run.'}"
+
+
 # Tables of a configuration whose entries a study may vary one by one: "model_options.filters".
 OPTIONS = tuple(key.name for key in fields(RunConfig) if key.type == dict[str, Any])
 # What an interrupted run may change when it goes on.

@@ -1,20 +1,25 @@
 """The model of a configuration, compiled and built, with metrics that take its output."""
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource
 from tfunet.data.task import Task
 from tfunet.learning import optimizers
 from tfunet.learning.logit_metrics import of_logits
 from tfunet.learning.own_metric import make_own, of_batches
+from tfunet.machine.device import device_bytes
 from tfunet.models.initial_weights import load_initial_weights
 from tfunet.models.keras_errors import cause_line
 from tfunet.models.make import make_model
+from tfunet.process.full_memory import weighing
 
 
 def unheard(line: str) -> None:
@@ -38,23 +43,31 @@ def compiled_model(
     of weights to begin with, and `say` is told what users should know.
     """
     config = task.config
-    model = make_model(
-        config.model,
-        image_shape=image_shape or (*task.patch, task.source.channels),
-        num_classes=task.num_outputs,
-        options=config.model_options,
-    )
+    with weighing(None):
+        model = make_model(
+            config.model,
+            image_shape=image_shape or (*task.patch, task.source.channels),
+            num_classes=task.num_outputs,
+            options=config.model_options,
+        )
     if initial_weights is not None:
         say(load_initial_weights(model, initial_weights))
-    compile_model(
-        model,
-        optimizers.make(config, num_replicas, steps_per_epoch),
-        loss=loss,
-        metrics=batch_metrics(model, task.source, metrics),
-        say=say,
-    )
-    model.optimizer.build(model.trainable_variables)
+    with weighing_model(model, config):
+        compile_model(
+            model,
+            optimizers.make(config, num_replicas, steps_per_epoch),
+            loss=loss,
+            metrics=batch_metrics(model, task.source, metrics),
+            say=say,
+        )
+        model.optimizer.build(model.trainable_variables)
     return model
+
+
+def weighing_model(model: keras.Model, config: RunConfig) -> AbstractContextManager[None]:
+    """Say in errors of full memory where the weights of a model, in one device, do not fit."""
+    sizes = [math.prod(weight.shape) for weight in model.trainable_variables]
+    return weighing(sum(sizes) * tf.float32.size, config.optimizer, device_bytes())
 
 
 def batch_metrics(model: keras.Model, source: DataSource, names: Sequence[str]) -> list[Any]:

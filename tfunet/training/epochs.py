@@ -4,7 +4,9 @@ import collections
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn, final
 
 import keras
@@ -19,6 +21,7 @@ from tfunet.training import checkpoint, state
 from tfunet.training.attempt import Attempt
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.checks import dropped_samples, samples_hash, uses_of_samples
+from tfunet.training.compiled_model import weighing_model
 from tfunet.training.evaluation import Scores
 from tfunet.training.logbook import Logbook
 from tfunet.training.network import Network
@@ -88,6 +91,12 @@ class Trainer:
         self._first_of_samples = [mesh.is_first(device) for device in local]
         self.validation = Validation(attempt, data, network, callbacks.supports, self.progress)
         self.rounds = self._rounds()
+        # In stages, each process has a part of the weights.
+        self._weighed = (
+            nullcontext
+            if stages is not None
+            else partial(weighing_model, network.model, attempt.config)
+        )
         self._metrics = state.MetricState(
             attempt.backend,
             network.model,
@@ -216,9 +225,10 @@ class Trainer:
         self._keras_callbacks.on_train_batch_begin(step)
         attempt.begin(f"step {progress.step + 1}", progress.step + 1)
         since = time.perf_counter()
-        output = self.steps.take(self.steps.batches)
-        # Reading the loss waits for the device: the clock stops after the work is done.
-        mean_loss = float(output["logs"]["loss"].numpy().sum())
+        with self._weighed():
+            output = self.steps.take(self.steps.batches)
+            # Reading the loss waits for the device: the clock stops after the work is done.
+            mean_loss = float(output["logs"]["loss"].numpy().sum())
         progress.step_seconds.append(time.perf_counter() - since)
         if self.network.stages is not None:
             self.network.stages.note(progress.step_seconds[-1])

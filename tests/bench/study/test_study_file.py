@@ -97,8 +97,9 @@ def test_a_file_that_is_no_configuration_is_refused(file, text, message, tmp_pat
 @pytest.mark.parametrize(
     ("table", "message"),
     [
+        ({"data": "cells"}, r"data is a key of a run: put it into \[base\]"),
         ({"repeat": 2}, r"Unknown key 'repeat' in the study. Did you mean 'repeats'\?"),
-        ({"num_replicas": 2}, r"Settings of a run go into \[base\]"),
+        ({"qqq": 2}, r"Known: name, .*Settings of a run go into \[base\]"),
         (
             {"base": {"backnd": "single"}},
             r"Unknown key 'backnd' in \[base\]. Did you mean 'backend'",

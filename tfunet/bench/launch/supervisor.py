@@ -348,14 +348,15 @@ class Supervisor:
             words = last_words(self.logs[index].tail)
             shown = [log for at, log in enumerate(self.logs) if self._is_shown(at)]
             # What is wrong with the input, every process may have found: it is said once.
-            is_said = on_purpose and words and any(words in log.tail for log in shown)
+            is_on_screen = bool(words) and any(words in log.tail for log in shown)
+            is_said = on_purpose and is_on_screen
             if not self._is_shown(index) and not is_said:
                 for line in self.logs[index].tail:
                     self.screen.say(f"[{index}] {line}")
-            if on_purpose:
+            if on_purpose or is_on_screen:
                 reason = reason.removesuffix(f": {words}")
             is_alone = len(self.processes) == 1
-            is_explained = is_alone and bool(is_said) and outcome.exit_code == exit_codes.BAD_INPUT
+            is_explained = is_alone and is_said and outcome.exit_code == exit_codes.BAD_INPUT
         if not is_explained:  # Its error says all.
             self.screen.say(f"tfunet: {reason}")
         if index is not None and not is_explained:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
 from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.space import Space
-from tfunet.config.keys import KEYS, OPTIONS, flat, nested
+from tfunet.config.keys import KEYS, OPTIONS, flat, nested, unknown_key
 from tfunet.config.memory import SWAP_KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
@@ -187,11 +187,17 @@ def _texts(value: Any) -> list[str]:
 def study_from_dict(table: Mapping[str, Any]) -> Study:
     """Return the study in a mapping with the keys of a study file; check all settings."""
     for key in table:
-        if key not in TOP:
+        if key in TOP:
+            continue
+        if key in KEYS:
             raise ValueError(
-                f"Unknown key {key!r} in the study.{near_match(key, (*TOP, *KEYS))} "
-                f"Known: {', '.join(TOP)}. Settings of a run go into [base]."
+                f"{key} is a key of a run: put it into [base]. A file without [base] is a run: "
+                "start it with tfunet train FILE."
             )
+        raise ValueError(
+            f"Unknown key {key!r} in the study.{near_match(key, TOP)} Known: {', '.join(TOP)}. "
+            "Settings of a run go into [base]."
+        )
     search, space = read_search(table.get("search")) or (None, {})
     study = Study(
         name=_typed("name", table.get("name", "study"), str),
@@ -425,8 +431,9 @@ def _check_key(key: str, where: str) -> None:
     if dot and option in OPTIONS and entry:
         return
     if dot or key not in KEYS:
-        known: Iterable[str] = OPTIONS if dot else KEYS
-        advice = near_match(option, known) or f" Known: {', '.join(known)}."
+        if not dot:
+            raise ValueError(unknown_key(key, where))
+        advice = near_match(option, OPTIONS) or f" Known: {', '.join(OPTIONS)}."
         raise ValueError(f"Unknown key {key!r}{where}.{advice}")
 
 
