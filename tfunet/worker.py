@@ -71,7 +71,14 @@ def take_part(config: RunConfig, path: Path, place: Place) -> NoReturn:
         folder.create()
         with folder.locked():
             folder.begin(config)
-            work(config, path)
+            try:
+                work(config, path)
+            except exit_codes.StoppedError:
+                raise
+            except BaseException as error:
+                code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
+                folder.write_failure(out_of_memory(error) or lines_of(error), code)
+                raise
         print(f"Record: {path}")
 
     _end_with(record)
@@ -139,6 +146,16 @@ def work(config: RunConfig, path: Path) -> None:
             if meeting is not None:
                 meeting.await_end()
             raise
+    except Exception as error:
+        # What TensorFlow and Horovod say of a lost process is long, and does not name it.
+        if meeting is None or exit_codes.of_error(error) or out_of_memory(error):
+            raise
+        if lost := meeting.lost():
+            raise ConnectionError(
+                f"{lost} has ended, and a step needs all processes. Its output says why. The same "
+                "command goes on from the last checkpoint."
+            ) from None
+        raise
 
 
 def _asked_by_supervisor(launch: Launch) -> Callable[[int], bool]:

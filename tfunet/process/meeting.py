@@ -41,6 +41,7 @@ SECONDS_VARIABLE = "TFUNET_MEETING_SECONDS"
 # Nodes start their processes one after the other and import from slow disks.
 MEETING_SECONDS = 120.0
 ANSWER_SECONDS = 10.0
+LOST_SECONDS = 3.0  # A step fails about when the connection ends.
 STACKS_SECONDS = 1.0  # Time for the other processes to write their stacks.
 # A connection must have said hello so soon; ours wait twice as long for the chief's answer.
 HELLO_SECONDS = 2.0
@@ -118,7 +119,7 @@ class Meeting:
         self._asked = False
         self._last_step: int | None = None
         self._answers = 0
-        self._gone = 0
+        self._gone: list[int] = []
         self._watch: Watch | None = None
         if place.count == 1:
             self.addresses: tuple[str, ...] = ("localhost:0",)
@@ -146,7 +147,7 @@ class Meeting:
                 for line in self._peers.values():
                     line.send({"last_step": self._last_step})
                 self._agreed.wait_for(
-                    lambda: self._answers + self._gone >= len(self._peers), ANSWER_SECONDS
+                    lambda: self._answers + len(self._gone) >= len(self._peers), ANSWER_SECONDS
                 )
         return self._last_step is not None and step >= self._last_step
 
@@ -183,7 +184,15 @@ class Meeting:
     def await_end(self) -> None:
         """On the chief, wait until the others have left: the launcher ends all with the first."""
         with self._agreed:
-            self._agreed.wait_for(lambda: self._gone >= len(self._peers), ANSWER_SECONDS)
+            self._agreed.wait_for(lambda: len(self._gone) >= len(self._peers), ANSWER_SECONDS)
+
+    def lost(self) -> str:
+        """Return the name of the first process whose connection has ended, after a moment; "" if
+        all are there.
+        """
+        with self._agreed:
+            self._agreed.wait_for(lambda: self._gone, LOST_SECONDS)
+            return self._place.who(self._gone[0]) if self._gone else ""
 
     def _listen(self, index: int, line: SealedLine) -> None:
         while (message := line.receive()) is not None:
@@ -195,7 +204,7 @@ class Meeting:
                 finally:
                     self._agreed.notify_all()
         with self._agreed:
-            self._gone += 1
+            self._gone.append(index)
             if self._watch is not None:
                 self._watch.forget(index)
             self._agreed.notify_all()
