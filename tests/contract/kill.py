@@ -30,6 +30,7 @@ class KillAt(keras.callbacks.Callback):
         self.left -= 1
         # None under mpirun.
         index = json.loads(os.environ.get("TFUNET_LAUNCH", "{}")).get("process_index")
+        index = os.environ.get("TFUNET_PROCESS", index)
         ways = {"TFUNET_TEST_KILL": signal.SIGKILL, "TFUNET_TEST_STOP": signal.SIGSTOP}
         for variable, number in ways.items():
             if self.left == 0 and os.environ.get(variable) == str(index):
