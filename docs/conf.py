@@ -17,7 +17,17 @@ html_show_sourcelink = False
 
 # In the order of use.
 CONTENTS = {
-    "Begin": ("install", "data", "auto", "training", "models", "predict", "export", "faq"),
+    "Begin": (
+        "install",
+        "data",
+        "auto",
+        "training",
+        "first-job",
+        "models",
+        "predict",
+        "export",
+        "faq",
+    ),
     "Compare": (
         "studies",
         "comparing-models",

@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,17 @@ from tfunet.bench.launch.process_output import TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
 from tfunet.bench.records import sweep_record
+from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.study.hopeless import read_rule
 from tfunet.machine.environment import code_hash
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
 
 # As srun 22.05 prints it: "srun: error: n10: task 1: Killed", "srun: error: n2: tasks 0-1: Exited
 # with exit code 2".
 ENDED = re.compile(r"^srun: error: (\S+): tasks? (\d+)[^:]*: (.+)$", re.MULTILINE)
+# The share of an attempt that steps should take.
+LEAST_SHARE = 0.25
 EXITED = re.compile(r"Exited with exit code (\d+)")
 
 
@@ -92,6 +96,7 @@ def run_trial(
         folder.clear_failure()
         folder.write_config(trial.config)
         log = trial.folder / "log.txt"
+        before, began = len(read_steps(trial.folder)["step"]), time.monotonic()
         ended = execute(command, log, noted, forward=False)
         if folder.is_done():
             return exit_codes.OK
@@ -100,12 +105,21 @@ def run_trial(
             folder.write_failure("ended by SLURM: cancelled, preempted or out of time", 143)
             return exit_codes.TERMINATED
         if ended == exit_codes.STOPPED:
-            return _again(folder, own_job(environment))
+            return _again(folder, own_job(environment), before, time.monotonic() - began)
         return _explain(ended, trial, folder, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _again(folder: RunFolder, job: str) -> int:
-    folder.write_failure("stopped by a signal of SLURM, to run again", exit_codes.TERMINATED)
+def _again(folder: RunFolder, job: str, before: int, seconds: float) -> int:
+    """Queue the job again; its reason says how far this attempt of so many seconds came."""
+    taken = read_steps(folder.path)["seconds"]
+    reason = (
+        f"stopped by a signal of SLURM after step {len(taken)}, to run again: this attempt made "
+        f"{counted(len(taken) - before, 'step')} in {seconds:.0f} s"
+    )
+    if sum(taken[before:]) < LEAST_SHARE * seconds:
+        reason += ", most of which went into its start: give time= in [slurm] more"
+    print(f"tfunet: {reason}")
+    folder.write_failure(reason, exit_codes.TERMINATED)
     try:
         queue_again(job)
     except NoAnswerError as error:

@@ -176,7 +176,7 @@ def _run(options: argparse.Namespace) -> int:
         print(dry_run(study, folder))
         return exit_codes.OK
     submit_sweep(study, folder, refuses=not options.go_on)
-    return _submitted(folder)
+    return submitted(folder)
 
 
 def _watch(options: argparse.Namespace) -> int:
@@ -222,7 +222,7 @@ def _resume(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.resume_and_cancel import resume_sweep
 
     code = resume_sweep(options.folder, options.states, refuses=not options.go_on)
-    return _submitted(options.folder) if code is None else _ended(options.folder, code)
+    return submitted(options.folder) if code is None else _ended(options.folder, code)
 
 
 def _cancel(options: argparse.Namespace) -> int:
@@ -234,7 +234,7 @@ def _cancel(options: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _submitted(folder: Path) -> int:
+def submitted(folder: Path) -> int:
     print(f"You can log out. To wait for the end and get the report: tfunet sweep wait {folder}")
     return exit_codes.OK
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
 import textwrap
@@ -20,6 +21,10 @@ OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
   --trust               Run the programs (FILE.py:NAME) that a file names, even if it is not yours.
   --verbose             Show the output of all processes.
+  --slurm [CLUSTER.toml]
+                        Submit the run to SLURM and return. The file has the keys of [slurm] of a
+                        study: time, partition, gpus_per_replica, setup and others.
+  --dry-run             With --slurm: only print the job script.
   --help-all            Show what each key means, and its default."""
 HELP = f"""usage: tfunet train [RUN.toml] [--KEY VALUE ...] [--out OUT]
 
@@ -42,6 +47,8 @@ def add(commands: argparse._SubParsersAction) -> None:
     train.add_argument("--help-all", action="store_true")
     train.add_argument("--out", type=path)
     train.add_argument("--verbose", action="store_true")
+    train.add_argument("--slurm", nargs="?", const="", metavar="CLUSTER.toml")
+    train.add_argument("--dry-run", action="store_true")
     add_trust(train)
 
 
@@ -60,6 +67,10 @@ def _train(options: argparse.Namespace) -> int:
         files = ["--config", *files]
     given = [*files, *given]
     config = parse(given)
+    if options.dry_run and options.slurm is None:
+        raise ValueError("--dry-run prints the job script: give --slurm, too.")
+    if options.slurm is not None:
+        return _submit(config, options)
     if done := done_already(config, options.out):
         print(f"{done}\nRecord: {options.out}")
         return exit_codes.OK
@@ -85,6 +96,35 @@ def _train(options: argparse.Namespace) -> int:
     print(f"Curves and pictures: tfunet report {name}")
     print(f"Scores of other images with masks: tfunet evaluate {name} FOLDER")
     return exit_codes.OK
+
+
+def _submit(config: RunConfig, options: argparse.Namespace) -> int:
+    """Submit the run as a study of one trial, which status, wait, cancel and resume know."""
+    from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep
+    from tfunet.bench.study.study_file import study_from_dict
+    from tfunet.bench.study.trial_plan import plan_trials
+    from tfunet.commands.sweep import submitted
+    from tfunet.config.keys import defaults, flat
+    from tfunet.files.typed import parse_toml, toml_text
+
+    if options.out is None:
+        raise ValueError("With --slurm, name the folder of the run, which --out creates.")
+    table = parse_toml(toml_text(Path(options.slurm))) if options.slurm else {}
+    usual = defaults()
+    base = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in flat(vars(config)).items()
+        if key not in usual or value != usual[key]
+    }
+    slurm = table.get("slurm", table)
+    study = study_from_dict({"name": options.out.name, "base": base, "slurm": slurm})
+    if options.dry_run:
+        print(dry_run(study, options.out))
+        return exit_codes.OK
+    submit_sweep(study, options.out, refuses=True)
+    (trial,) = plan_trials(study, math.inf).trials
+    print(f"Record: {options.out / trial.id}")
+    return submitted(options.out)
 
 
 def _short_help() -> str:

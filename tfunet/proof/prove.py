@@ -48,9 +48,9 @@ ROUNDINGS = 10
 COARSEST = 2e-2
 # The share of the gradients that must tell something.
 TELLING = 0.75
-# The most of a small step, both ways, and in float64 at all: 10 to 50 s of one core. More are
+# The most of a small step, both ways, and in float64 at all: 2 to 10 s of one core. More are
 # allowed in float32 where they are this share of a step of the run.
-MOST_FLOPS = 1e11
+MOST_FLOPS = 2e10
 SHARE = 1.0
 # A GPU computes so many times as much in the time.
 GPU = 50

@@ -98,7 +98,15 @@ def test_a_step_that_could_not_start_says_why(job):
 def test_a_trial_that_cannot_be_queued_again_waits_for_resume(job, capsys):
     job.monkeypatch.setenv("PATH", str(job.root))  # Without scontrol.
     assert job.run("exit 75") == exit_codes.STOPPED
-    assert job.state == ("interrupted", "stopped by a signal of SLURM, to run again")
+    state, reason = job.state
+    assert state == "interrupted"
+    assert reason.startswith(
+        "stopped by a signal of SLURM after step 0, to run again: this attempt made 0 steps in 0 s"
+    )
+    steps = "step,seconds,loss,traced\\n1,100,0.5,1\\n2,200,0.5,0\\n"
+    assert job.run(f"printf '{steps}' > steps.csv", "exit 75") == exit_codes.STOPPED
+    assert "after step 2, to run again: this attempt made 2 steps" in job.state[1]
+    assert job.state[1].endswith(" s")  # Steps took the time.
     assert "tfunet sweep resume" in capsys.readouterr().err
 
 
