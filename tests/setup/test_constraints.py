@@ -39,6 +39,7 @@ def all_requirements() -> list[Requirement]:
         requirement
         for text in (setup["options"]["install_requires"], *extras)
         for requirement in requirements(text)
+        if requirement.name != "tfunet"
     ]
 
 
@@ -118,6 +119,13 @@ def test_the_supported_versions_are_the_same_everywhere() -> None:
     oldest = ".".join(map(str, OLDEST_TENSORFLOW))
     major, minor = NEWEST_TENSORFLOW
     assert tensorflow.specifier == SpecifierSet(f">={oldest},<{major}.{minor + 1}")
+
+
+def test_the_extra_all_has_all_but_dev() -> None:
+    extras = read_setup()["options.extras_require"]
+    (own,) = requirements(extras["all"])
+    assert own.name == "tfunet"
+    assert own.extras == {*extras} - {"all", "dev"}
 
 
 def test_the_doctor_looks_for_packages_that_the_extras_name() -> None:

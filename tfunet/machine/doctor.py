@@ -33,7 +33,7 @@ OLDEST_TENSORFLOW, NEWEST_TENSORFLOW = (2, 16, 2), (2, 21)
 CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
-    "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
+    "io": ("imagecodecs", "nibabel", "pydicom", "h5py", "zarr"),
     "ensembles": ("optuna", "scipy"),
     "metrics": ("scikit-image", "scipy"),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
