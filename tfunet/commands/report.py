@@ -25,9 +25,11 @@ def add(commands: argparse._SubParsersAction) -> None:
     )
     report.add_argument("--json", action="store_true", help="print JSON and write nothing")
 
-    compare = add_command(commands, "compare", _compare, "compare two sweeps of the same study")
-    compare.add_argument("first", type=path, help="folder of the sweep to compare with")
-    compare.add_argument("second", type=path, help="folder of the other sweep")
+    compare = add_command(
+        commands, "compare", _compare, "compare two sweeps of the same study, or two runs"
+    )
+    compare.add_argument("first", type=path, help="folder of the sweep or run to compare with")
+    compare.add_argument("second", type=path, help="folder of the other one")
     compare.add_argument(
         "--tolerance",
         type=share,
@@ -78,9 +80,16 @@ def _report_campaign(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from tfunet.bench.analysis.two_runs import are_runs, compare_runs
     from tfunet.bench.analysis.two_sweeps import compare_sweeps
+    from tfunet.bench.report.two_runs_text import runs_json, runs_text
     from tfunet.bench.report.two_sweeps_text import change_json, change_text
 
+    if are_runs(options.first, options.second):
+        compared = compare_runs(options.first, options.second)
+        table = runs_json(compared)
+        print(json.dumps(table, indent=1) if options.json else lines_of(runs_text(compared)))
+        return compared.exit_code
     change = compare_sweeps(options.first, options.second, options.tolerance)
     print(json.dumps(change_json(change), indent=1) if options.json else change_text(change))
     return change.exit_code
