@@ -242,8 +242,12 @@ def trained(tmp_path_factory):
         for name, pixels in (("images", (noise + 120 * mask).astype(np.uint8)), ("masks", mask)):
             (place / "data" / name).mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).save(place / "data" / name / f"{case}.png")
+    # A case that the run leaves out.
+    for name in ("images", "masks"):
+        (place / "data" / name / "e.png").write_bytes(b"no image")
     (place / "run.toml").write_text(
         'data = "folder"\npatch = [32, 32]\nsteps = 2\npatches_per_case = 4\n'
+        'on_bad_sample = "skip"\n'
         "validation_share = 0.5\nmodel_options = { filters = 2, levels = 2 }\n"
         '[data_options]\nroot = "data"\nimages = "images/{case}.png"\n'
         'masks = "masks/{case}.png"\nclasses = { square = 1 }\n'

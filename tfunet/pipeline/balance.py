@@ -376,6 +376,6 @@ def _too_large(num_stages: int, memory_bytes: int | None, least_bytes: float | N
     least = "" if least_bytes is None else f"; the largest needs {least_bytes / 2**20:,.0f} MiB"
     return (
         f"No cut into {num_stages} stages leaves each within {limit}{least}. Use more stages, "
-        "fewer samples in a micro-batch, schedule '1f1b', which keeps fewer micro-batches than "
-        "'gpipe', or recompute in training."
+        "fewer samples in a micro-batch, or recompute in training; with schedule = 'gpipe', '1f1b' "
+        "keeps fewer micro-batches."
     )

@@ -96,5 +96,5 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 trial" or "3 trials"."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    """Return "1 trial", "3 trials" or "2 classes"."""
+    return f"{number} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")

@@ -59,7 +59,8 @@ def open_data(run: Path, root: str | None) -> DataSource:
             f"The data set {config.data!r} of the run in {run} reads no folder: set `root` to None."
         )
     try:
-        return open_source(data, options if root is None else {**options, "root": root})
+        options = options if root is None else {**options, "root": root}
+        return open_source(data, options, skip_bad=config.skips_bad)
     except ValueError as error:
         raise ValueError(
             f"The data of the run in {run} cannot be opened: {error} Set `root` to the folder of "
