@@ -1,5 +1,6 @@
 """Reads a RunConfig from a command line, a TOML file or a mapping. Imports no TensorFlow."""
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -16,7 +17,16 @@ from jsonargparse import ArgumentParser, Namespace
 from tfunet.backend import BACKENDS
 from tfunet.config.case_metrics import own_metrics
 from tfunet.config.keras_names import check_keras_names
-from tfunet.config.keys import KEYS, OPTIONS, STUDY, keys_by_heading, unknown_key
+from tfunet.config.keys import (
+    KEYS,
+    OPTIONS,
+    STUDY,
+    beside,
+    flat,
+    keys_by_heading,
+    nested,
+    unknown_key,
+)
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.optimizer_options import check_optimizer_options
 from tfunet.config.own_signature import check_source
@@ -26,6 +36,7 @@ from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
+from tfunet.files.home import expand_home
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import LOSSES
 from tfunet.models import MODELS
@@ -128,8 +139,13 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     files = [Path(path) for flag, path in itertools.pairwise(arguments) if flag == "--config"]
     files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
     texts: dict[str, str] = {}
+    words, included = list(arguments), list(files)
     for file in files:
-        texts |= _texts(read_table(file))
+        table = read_table(file)
+        texts |= _texts(table)
+        if bases := file_and_bases(file)[1:]:
+            included += bases
+            words = [*_as_words(table), *_without(words, file)]
     for word in arguments:
         key, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
         if word.startswith("--") and dot and key in KEYS and key not in OPTIONS:
@@ -140,12 +156,12 @@ def parse(arguments: Sequence[str]) -> RunConfig:
         text = text if is_whole else value
         if key != flag and _stays(key, text):
             texts[key] = text
-    namespace = _parser().parse_args(list(arguments))
+    namespace = _parser().parse_args(words)
     config = to_config(namespace, texts)
     description = [Path(namespace.data)] if namespace.data.endswith(".toml") else []
     # What is written on the command line is the user's own word.
     named = [ref for ref in programs(vars(config)) if not any(ref in word for word in arguments)]
-    check_own(named, [*files, *description])
+    check_own(named, [*included, *description])
     return config
 
 
@@ -161,7 +177,7 @@ def of_file(file: Path | None, changes: Mapping[str, Any]) -> RunConfig:
         is_added = isinstance(value, Mapping) and isinstance(table.get(key), Mapping)
         table[key] = {**table[key], **value} if is_added else value
     config = from_dict(table)
-    files = [] if file is None else [file]
+    files = [] if file is None else file_and_bases(file)
     files += [Path(str(table["data"]))] if str(table.get("data", "")).endswith(".toml") else []
     # What the caller writes is the user's own word.
     named = set(programs(vars(config))) - set(programs(changes))
@@ -280,8 +296,60 @@ def read_table(path: Path) -> dict[str, Any]:
         table = parse_toml(toml_text(path))
     except ValueError as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
+    base = base_file(table)
+    if base is not None:
+        del table["file"]
+        files = file_and_bases(path)  # Raises ValueError for a circle.
+        table = nested({**beside(read_table(files[1]), flat(table)), **flat(table)})
     _check_table(table)
     return table
+
+
+def base_file(table: Any, where: str = "") -> Path | None:
+    """Return the file of another run on which a table is based; None without one.
+
+    Raises ValueError for what is no path.
+    """
+    if not isinstance(table, Mapping) or "file" not in table:
+        return None
+    if not isinstance(table["file"], str):
+        raise ValueError(
+            f"file{where} must be the path of a run's configuration, got {table['file']!r}."
+        )
+    return expand_home(table["file"])
+
+
+def file_and_bases(path: Path) -> list[Path]:
+    """Return a configuration file and those on which it is based; ValueError for a circle."""
+    files = [path]
+    while files[-1].is_file():
+        with contextlib.suppress(ValueError):  # It is said when the file is read.
+            base = base_file(parse_toml(toml_text(files[-1])))
+        if base is None:
+            break
+        if base.resolve() in [file.resolve() for file in files]:
+            raise ValueError(f"{base} is based on itself: {' -> '.join(map(str, [*files, base]))}.")
+        files.append(base)
+    return files
+
+
+def _as_words(table: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a table as words of a command line."""
+    return [
+        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in flat(table).items()
+    ]
+
+
+def _without(words: Sequence[str], file: Path) -> list[str]:
+    """Return the words of a command line without those that name a configuration file."""
+    kept = [word for word in words if word != f"--config={file}"]
+    pairs = [
+        at
+        for at, (flag, name) in enumerate(itertools.pairwise(kept))
+        if flag == "--config" and Path(name) == file
+    ]
+    return [word for at, word in enumerate(kept) if at not in pairs and at - 1 not in pairs]
 
 
 def _no_file(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """Settings of a run under dotted keys, one key a value: "model_options.filters"."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -37,6 +37,29 @@ MAY_CHANGE = tuple(key.name for key in fields(RunConfig) if key.metadata["may_ch
 WAY = tuple(key.name for key in fields(RunConfig) if key.metadata.get("is_way"))
 # Lists that are sizes, or parts of sizes.
 SIZES = ("patch", "split", "tiling")
+
+
+# Keys that say the same in other ways: one that is given replaces those of a file.
+ALTERNATIVES = (
+    ("replica_batch", "global_batch"),
+    ("epochs", "steps"),
+    ("validation_groups", "validation_share", "folds"),
+)
+
+
+def beside(file: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Return the settings of a file, under dotted keys, that settings with `own` keys leave to it.
+
+    Args:
+        file: The keys of the file; tables may be nested.
+        own: Dotted keys.
+    """
+    replaced = {*own, *(key for keys in ALTERNATIVES if {*own} & {*keys} for key in keys)}
+    return {
+        key: value
+        for key, value in flat(file).items()
+        if key not in replaced and key.partition(".")[0] not in replaced
+    }
 
 
 def keys_by_heading() -> dict[str, tuple[str, ...]]:

@@ -1,8 +1,10 @@
 import tomllib
+from pathlib import Path
 
 import pytest
 from paths import ROOT
 
+from tfunet import arguments
 from tfunet.arguments import parse
 from tfunet.bench.study.study_file import read_study, study_from_dict
 from tfunet.bench.study.toml_writer import config_toml, study_toml
@@ -75,6 +77,36 @@ def test_what_a_study_gives_replaces_what_the_file_says(own, left_out, tmp_path)
     study = study_from_dict({**own, "base": base})
     assert left_out not in study.base
     assert not {*study.base} & {*study.varied, *study.space}
+
+
+def test_a_run_can_be_based_on_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "a.toml": 'steps = 3\nmetrics = ["hd95"]\n[model_options]\nfilters = 2\nlevels = 1\n',
+        "b.toml": 'file = "a.toml"\npatch = [16, 16]\noptimizer = "sgd"\n'
+        '[data_options]\nroot = "2024"\n',
+        "c.toml": 'file = "b.toml"\nepochs = 2\n[model_options]\nlevels = 2\n',
+        "d.toml": 'file = "e.toml"',
+        "e.toml": 'file = "d.toml"',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    wanted = {
+        "steps": 4,
+        "patch": (16, 16),
+        "optimizer": "sgd",
+        "metrics": ("hd95",),
+        "model_options": {"filters": 2, "levels": 2},
+        "data_options": {"root": "2024"},
+    }
+    for config in (
+        arguments.parse(["--config", "c.toml", "--steps", "4"]),
+        arguments.of_file(Path("c.toml"), {"steps": 4}),
+        arguments.of_study(nested(study_from_dict({"base": {"file": "c.toml", "steps": 4}}).base)),
+    ):
+        assert {key: getattr(config, key) for key in wanted} == wanted
+    with pytest.raises(ValueError, match=r"based on itself: d.toml -> e.toml -> d.toml"):
+        arguments.parse(["--config=d.toml"])
 
 
 @pytest.mark.parametrize(

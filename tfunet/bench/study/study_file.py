@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.arguments import from_dict
+from tfunet.arguments import base_file, file_and_bases, from_dict, read_table
 from tfunet.backend import BACKENDS
-from tfunet.bench.study.base_file import file_of_base, settings_beside
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
 from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.space import Space
-from tfunet.config.keys import KEYS, OPTIONS, flat, nested, unknown_key
+from tfunet.config.keys import KEYS, OPTIONS, beside, flat, nested, unknown_key
 from tfunet.config.memory import SWAP_KEYS
 from tfunet.config.refs import expand, near_match
 from tfunet.config.run import RunConfig
@@ -149,11 +148,11 @@ def read_study(path: str | Path) -> Study:
         for value in _texts(settings.get("data"))
         if value.endswith(".toml")
     ]
-    file = file_of_base(table.get("base"))
+    file = base_file(table.get("base"), " in [base]")
     if file is None:
         study = replace(study, text=text)  # Else a copy of it would change with the file.
     else:
-        included.append(file)
+        included += file_and_bases(file)
     if study.samples is not None and "file" in study.samples.table:
         included.append(Path(study.samples.table["file"]))
     check_own(programs_of(study), [Path(path), *included])
@@ -216,10 +215,10 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
     )
-    file = file_of_base(table.get("base"))
+    file = base_file(table.get("base"), " in [base]")
     if file is not None:
         own = {*study.base, *study.varied, *study.space}
-        study = replace(study, base={**settings_beside(file, own), **study.base})
+        study = replace(study, base={**beside(read_table(file), own), **study.base})
     return _checked(study)
 
 
