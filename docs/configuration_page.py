@@ -29,10 +29,9 @@ same for the keys of a run.
 Every key of a run can stand at the top of a TOML file, or be given on the command line as \
 `--key value`. Entries of tables have a dot there: `--model_options.filters 8`. A list may be \
 written with commas there: `--patch 256,256`, `--metrics hd95,assd`. Any key may be left \
-out. `file = \
-"base.toml"` takes all keys of that file that this one does not give, as in `[base]` of a \
-study. An interrupted run may go on with other values of the keys marked *free*; the others stay as \
-they were.
+out. `file = "base.toml"` takes all keys of that file that this one does not give, as in `[base]` \
+of a study. An interrupted run may go on with other values of the keys marked *free*; the others \
+stay as they were.
 
 A study has `name`, `repeats` and `seed`, the tables `[base]` and `[grid]`, the lists `[[case]]` \
 and `[[skip]]` with keys of a run, and the tables [`[hopeless]`](#hopeless) and \
