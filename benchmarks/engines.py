@@ -43,6 +43,8 @@ TRAINED = {
 COMPUTED = ("weights_hash", "samples_hash", "loss", "val_loss", "dice", "iou", "checks")
 STAND_IN = Path(__file__).resolve().with_name("stand_in_trial.py")
 LIMIT_SECONDS = 1800.0
+# After the last trial.
+REPORT_SECONDS = 120.0
 # Redis gives a killed worker's trial to another one after this time. Merlin's default is a day.
 VISIBILITY_SECONDS = 20
 
@@ -121,9 +123,9 @@ def num_done(folder: Path) -> int:
     return sum(1 for _ in folder.glob("*/result.json"))
 
 
-def wait_until(is_true: Any, what: str) -> None:
-    """Wait; raise TimeoutError after some time."""
-    deadline = time.monotonic() + LIMIT_SECONDS
+def wait_until(is_true: Any, what: str, limit: float = LIMIT_SECONDS) -> None:
+    """Wait; raise TimeoutError after so many seconds."""
+    deadline = time.monotonic() + limit
     while not is_true():
         if time.monotonic() > deadline:
             raise TimeoutError(f"Waited in vain for {what}.")
@@ -181,8 +183,10 @@ def with_redis(path: Path, number: int, scratch: Path) -> None:
         wait_until(lambda: num_done(path.parent) >= number // 3, "the first third")
         os.killpg(workers[0].pid, signal.SIGKILL)
         print(f"  killed a worker after {num_done(path.parent)} trials", flush=True)
-        steps = path.parent / "workflow"
-        wait_until(lambda: any(steps.glob("*/report/MERLIN_FINISHED")), "the report")
+        wait_until(lambda: num_done(path.parent) == number, "all trials")
+        written = path.parent / "report/report.html"
+        # Merlin may lose its own step with the worker; the last trial writes the report.
+        wait_until(written.is_file, f"{written}, after all {number} trials", REPORT_SECONDS)
 
 
 def run_with(engine: str, study: Study, folder: Path, number: int, is_stand_in: bool) -> float:
