@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ DECILES = 2.5631
 # Share of sweeps in which a difference as large as the precision is detected.
 POWER = 0.95
 MOST_REPEATS = 1000
+# Nobody runs more repeats than this to tell two ways apart, unless the study has more already.
+FEASIBLE_REPEATS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +43,19 @@ class Need:
 
     Args:
         precision: Difference between two ways that should be detected: 0.02 is 2 %.
-        repeats: Number of repeats that detect it in 95 of 100 sweeps.
+        repeats: Number of repeats that detect it in 95 of 100 sweeps; None above MOST_REPEATS.
         half_width: Expected half width of the 95 % interval of a ratio with these repeats.
     """
 
     precision: float
-    repeats: int
-    half_width: float
+    repeats: int | None
+    half_width: float | None
     num_comparisons: int
     noise: Noise
+
+    def finest(self, repeats: int) -> float:
+        """Return the smallest difference that so many repeats detect."""
+        return finest_precision(self.noise, repeats, self.num_comparisons)
 
 
 def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need:
@@ -60,7 +66,7 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
     of Holm's method. If the noise was estimated from few degrees of freedom, t has these, which
     allows for a lucky estimate (Stein 1945, doi:10.1214/aoms/1177731088).
 
-    Raises ValueError for an impossible precision, or one that needs more than 1000 repeats.
+    Raises ValueError for an impossible precision.
     """
     if not 0 < precision < 1:
         raise ValueError(f"precision must lie between 0 % and 100 %, got {precision:.0%}.")
@@ -68,32 +74,32 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
         raise ValueError(f"noise must be 0 % or more, got {noise.deviation:.0%}.")
     # A study of one way has a ratio too: its speed-up.
     num_comparisons = max(1, num_comparisons)
-    tests = 2 * num_comparisons
-    effect = math.log1p(precision)
-
-    def reach(repeats: int) -> float:
-        freedom = min(repeats - 1, noise.freedom or repeats - 1)
-        quantiles = t_quantile(1 - (1 - CONFIDENCE) / tests, freedom) + t_quantile(POWER, freedom)
-        return quantiles * noise.deviation / math.sqrt(repeats)
-
-    if reach(MOST_REPEATS) > effect:
-        raise ValueError(
-            f"A precision of {precision:.2%} needs more than {MOST_REPEATS} repeats with a noise "
-            f"of {noise.deviation:.1%} ({noise.source}). Ask for a coarser precision, make trials "
-            "longer, or make the machine quieter."
-        )
-    low, high = MIN_INTERVAL - 1, MOST_REPEATS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reach(middle) <= effect else (middle, high)
-    half = t_quantile((1 + CONFIDENCE) / 2, high - 1) * noise.deviation / math.sqrt(high)
-    return Need(
+    need = Need(
         precision=precision,
-        repeats=high,
-        half_width=math.expm1(half),
+        repeats=None,
+        half_width=None,
         num_comparisons=num_comparisons,
         noise=noise,
     )
+    if need.finest(MOST_REPEATS) > precision:
+        return need
+    low, high = MIN_INTERVAL - 1, MOST_REPEATS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if need.finest(middle) <= precision else (middle, high)
+    half = t_quantile((1 + CONFIDENCE) / 2, high - 1) * noise.deviation / math.sqrt(high)
+    return replace(need, repeats=high, half_width=math.expm1(half))
+
+
+def finest_precision(noise: Noise, repeats: int, num_comparisons: int) -> float:
+    """Return the smallest difference that so many repeats detect among all comparisons; 1 if it is
+    100 % or more.
+    """
+    freedom = min(repeats - 1, noise.freedom or repeats - 1)
+    alpha = (1 - CONFIDENCE) / (2 * max(1, num_comparisons))
+    quantiles = t_quantile(1 - alpha, freedom) + t_quantile(POWER, freedom)
+    effect = quantiles * noise.deviation / math.sqrt(repeats)
+    return math.expm1(min(effect, math.log(2)))
 
 
 def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
