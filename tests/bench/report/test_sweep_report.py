@@ -207,18 +207,22 @@ def test_the_interval_of_a_serial_share_holds_it(tmp_path):
         assert cell["serial_share_low"] < cell["serial_share"] < cell["serial_share_high"]
 
 
-def test_a_negative_serial_share_is_none(tmp_path):
-    """Two replicas that were more than twice as fast."""
-    speed = {"mirrored": 1.3, "horovod": 0.9}
-    write_sweep(tmp_path, make_study(repeats=3), speed=speed)
+@pytest.mark.parametrize("base", [{"global_batch": 8}, {"replica_batch": 4}])
+def test_a_serial_share_below_0_or_above_1_is_none(base, tmp_path):
+    """Two replicas that were more than twice as fast, and two that were slower than one."""
+    speed = {"mirrored": 1.3, "multiworker": 0.2, "horovod": 0.9}
+    write_sweep(tmp_path, make_study(repeats=3, base=base), speed=speed)
     shares = {
         (cell["backend"], cell["num_replicas"]): cell["serial_share"]
         for cell in summary_json(tmp_path)["cells"]
         if "serial_share" in cell
     }
-    assert shares["mirrored", 2] < 0 < shares["horovod", 2]
+    assert shares["mirrored", 2] < 0 < shares["horovod", 2] < 1 < shares["multiworker", 2]
     text = summary_table(tmp_path)
     assert re.search(r"\nmirrored +2 +- ", text)
+    assert re.search(r"\nmultiworker +2 +- ", text)
+    assert "mirrored follows" not in text
+    assert "multiworker follows" not in text
     assert re.search(r"\nhorovod +2 +0\.\d{3} \(0\.\d{3} to ", text)
 
 

@@ -54,8 +54,8 @@ def _too_noisy(need: Need, own: int) -> tuple[str, str]:
         else ""
     )
     return (
-        f"Precision: the machine is too noisy for less than {least_text(need.finest(most))}. {most} "
-        f"repeats find such a difference between two ways {_judged(need)}.{few}",
+        f"Precision: the machine is too noisy for less than {least_text(need.finest(most))}. "
+        f"{most} repeats find such a difference between two ways {_judged(need)}.{few}",
         "Make trials longer or the machine quieter, or ask for a coarser precision.",
     )
 

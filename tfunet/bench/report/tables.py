@@ -11,7 +11,7 @@ from tfunet.bench.analysis.case_metric_means import (
 from tfunet.bench.analysis.confidence_intervals import Spread, difference, mean, spread
 from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
-from tfunet.bench.analysis.scaling_laws import serial_share
+from tfunet.bench.analysis.scaling_laws import is_serial_share, serial_share
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
@@ -371,11 +371,11 @@ def _names(cell: Cell) -> dict[str, str]:
 
 def _share_text(family: Family, cell: Cell) -> str:
     shares = share_facts(family, cell)
-    if not shares or (shares["serial_share"] or 0) < 0:  # More than n times as fast.
+    if not shares or not is_serial_share(shares["serial_share"] or 0.0):
         return texts.NONE
-    share, low, high = shares.values()
-    text = f"{share:.3f}"
-    return text if low is None else f"{text} ({max(low, 0.0):.3f} to {high:.3f})"
+    share, *ends = shares.values()
+    known = [min(max(end, 0.0), 1.0) for end in ends if end is not None]
+    return f"{share:.3f}" + (f" ({known[0]:.3f} to {known[1]:.3f})" if known else "")
 
 
 def _reached_text(effort: Reached | None, num_repeats: int) -> str:
