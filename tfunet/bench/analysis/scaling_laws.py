@@ -42,9 +42,7 @@ def serial_share(speed_up: float, num_replicas: int, scaling: str) -> float:
 
 
 def is_serial_share(share: float) -> bool:
-    """Return whether it is a share: not if n replicas were more than n times as fast, or slower than
-    one.
-    """
+    """Return whether it is one: n replicas were at most n times as fast as one, and not slower."""
     return 0 <= share <= 1
 
 
