@@ -40,22 +40,28 @@ def need_text(need: Need, planned: StudyPlan) -> str:
     return "\n".join([lines[0], noise, lines[1]])
 
 
-def least_text(finest: float) -> str:
-    """Return the smallest difference that can be told, rounded up: "43 %"."""
-    percent = math.ceil(100 * finest - 1e-9)
-    return f"{percent} %" if percent < 100 else "100 % or more"
+def too_noisy_text(finest: float, repeats: int) -> str:
+    """Return which differences cannot be told, to follow another word."""
+    return (
+        f"the machine is too noisy for differences below {_least_text(finest)}, even with "
+        f"{repeats} repeats"
+    )
+
+
+def _least_text(finest: float) -> str:
+    return f"{math.ceil(100 * finest - 1e-9)} %"
 
 
 def _too_noisy(need: Need, own: int) -> tuple[str, str]:
     most = max(own, FEASIBLE_REPEATS)
     few = (
-        f" The study's {own} repeats find one of {least_text(need.finest(own))}."
+        f" The study's {own} repeats find none below {_least_text(need.finest(own))}."
         if MIN_INTERVAL <= own < most
         else ""
     )
     return (
-        f"Precision: the machine is too noisy for less than {least_text(need.finest(most))}. "
-        f"{most} repeats find such a difference between two ways {_judged(need)}.{few}",
+        f"Precision: {too_noisy_text(need.finest(most), most)}, which find such a difference "
+        f"between two ways {_judged(need)}.{few}",
         "Make trials longer or the machine quieter, or ask for a coarser precision.",
     )
 
