@@ -129,7 +129,7 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
     configurations = ranking.configurations
     main = configurations[0].scores[0]
     found: list[tuple[str, list[tuple[Configuration, dict[int, float]]]]] = []
-    together = _together(configurations)
+    together = changing_together([each.settings for each in configurations])
     for keys in together if len(together) > 1 else ():
         blocks: dict[str, dict[str, Configuration]] = {}
         for each in configurations:
@@ -145,7 +145,7 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
                     complete[0][value],
                     _mean_by_repeat(
                         [
-                            _repeats(block[value].cell, main.metric, main.region)
+                            values_by_repeat(block[value].cell, main.metric, main.region)
                             for block in complete
                         ]
                     ),
@@ -199,11 +199,11 @@ def speed_ranking(families: Sequence[Family]) -> Ranking | None:
     )
 
 
-def _together(configurations: Sequence[Configuration]) -> list[list[str]]:
+def changing_together(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the keys of settings; those that change together, such as both batches, are one."""
     keys: dict[tuple[int, ...], list[str]] = {}
-    for key in configurations[0].settings:
-        shown = [show(each.settings.get(key)) for each in configurations]
+    for key in rows[0] if rows else ():
+        shown = [show(row.get(key)) for row in rows]
         keys.setdefault(tuple(map(shown.index, shown)), []).append(key)
     return list(keys.values())
 
@@ -266,9 +266,8 @@ def _rank(
     masks: Mapping[int, Mapping[str, Any]], members: Sequence[Configuration], label: str
 ) -> Ranking:
     regions = members[0].cell.regions or members[0].cell.targets
-    first = _main_metric([each.cell for each in members])
-    main = (first, MEAN if len(regions) > 1 and first != ERROR else regions[0])
-    members = sorted(members, key=lambda each: _rank_key(first, _repeats(each.cell, *main)))
+    main = first, _ = main_score([each.cell for each in members])
+    members = sorted(members, key=lambda each: _rank_key(first, values_by_repeat(each.cell, *main)))
     # In what all agree is said once, above them.
     own = _differing([each.settings for each in members])
     metrics = dict.fromkeys(
@@ -301,7 +300,9 @@ def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iter
 
     Pairs without the best count too, because the best is only known afterwards.
     """
-    judged = _judged([[_repeats(cell, *question) for cell in cells] for question in questions])
+    judged = _judged(
+        [[values_by_repeat(cell, *question) for cell in cells] for question in questions]
+    )
     for at, cell in enumerate(cells):
         yield [
             replace(
@@ -343,18 +344,23 @@ def _judged(values: Sequence[Sequence[Mapping[int, float]]]) -> list[list[Score 
     ]
 
 
-def _main_metric(cells: Sequence[Cell]) -> str:
-    """Return the score by which cells are ranked: Dice, or the dataset IoU if all runs show it; of
-    numbers their error.
+def main_score(cells: Sequence[Cell]) -> tuple[str, str]:
+    """Return the score by which cells are ranked, and its region or target: Dice, or the dataset
+    IoU if all runs show it; of numbers the error of the first.
     """
-    if not any(cell.regions for cell in cells):
-        return ERROR
+    regions = cells[0].regions
+    if not regions:
+        return ERROR, next(iter(cells[0].targets), "")
+    region = MEAN if len(regions) > 1 else regions[0]
     wanted = all(trial.config.epoch_score == "dataset_iou" for cell in cells for trial in cell.done)
     is_known = all(result.dataset_iou for cell in cells for result in cell.results)
-    return DATASET_IOU if wanted and is_known else "Dice"
+    return DATASET_IOU if wanted and is_known else "Dice", region
 
 
-def _repeats(cell: Cell, metric: str, region: str) -> dict[int, float]:
+def values_by_repeat(cell: Cell, metric: str, region: str) -> dict[int, float]:
+    """Return a score of each repeat that has it, or the speed."""
+    if metric == SPEED:
+        return cell.speeds
     if metric == DATASET_IOU:
         return trials_by_repeat(
             cell.done,

@@ -6,9 +6,7 @@ from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
 from tfunet.bench.analysis.configurations import (
-    DATASET_IOU,
     ERROR,
-    MEAN,
     SPEED,
     Configuration,
     Ranking,
@@ -110,8 +108,7 @@ def _sentence(ranking: Ranking) -> str:
     """Return which configuration is the best, and whether chance explains it."""
     best, *others = ranking.configurations
     main = best.scores[0]
-    name = {"Dice": "mean Dice", ERROR: f"{ERROR} of {main.region}"}.get(main.metric, main.metric)
-    name = "mIoU" if (main.metric, main.region) == (DATASET_IOU, MEAN) else name
+    name = texts.score_name(main.metric, main.region)
     most, beyond = ("lowest", "below") if main.metric == ERROR else ("highest", "above")
     number = 1 + len(others)
     begin = (

@@ -23,6 +23,7 @@ from tfunet.bench.report.score_plots import (
     metric_boxes,
     scores_by_replicas,
 )
+from tfunet.bench.report.setting_plots import CAPTION, draw_setting, setting_figures
 from tfunet.bench.report.tables import family_metrics
 from tfunet.config.amount import GIB
 
@@ -58,8 +59,8 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     """Return those of `figures`, (name, title, caption, function), for which the sweep has numbers,
     for its first families of cells.
     """
-    drawings = []
     styles = plot_style.styles_of(summary)
+    drawings = [] if figures is not None else setting_drawings(summary)
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
         kinds = list(_all_figures(family) if figures is None else figures)
@@ -75,11 +76,29 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     return drawings
 
 
+def setting_drawings(summary: Summary) -> list[Drawing]:
+    """Return a figure for each setting that varied, with all its values."""
+    families, styles = summary.families, plot_style.styles_of(summary)
+    return [
+        drawn(
+            f"setting-{_plain('-'.join(kind.keys))}",
+            kind.title,
+            CAPTION,
+            functools.partial(draw_setting, kind, families, styles),
+        )
+        for kind in setting_figures(families)[:MAX_FAMILIES]
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", name)
+
+
 def _all_figures(family: Family) -> list[FigureKind]:
     """Return all figures; those of metrics of whole cases follow that of Dice."""
     metrics: list[FigureKind] = [
         (
-            f"metric-{re.sub(r'[^A-Za-z0-9]+', '-', metric)}",
+            f"metric-{_plain(metric)}",
             f"{metric} of every case",
             BOXES,
             functools.partial(metric_boxes, metric),
