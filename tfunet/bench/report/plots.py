@@ -35,8 +35,10 @@ MAX_FAMILIES = 8
 # Figures that would show a run alone as one dot or one bar.
 OF_SEVERAL_RUNS = ("scaling", "throughput", "scores", "memory")
 
+# Sentences; one in a pair is said only of a figure that has what is labelled with the second word.
+Caption = str | tuple[str | tuple[str, str], ...]
 # Name, title, caption, and the function that draws the figure for a family.
-FigureKind = tuple[str, str, str, Callable[[Family, plot_style.Styles], Figure | None]]
+FigureKind = tuple[str, str, Caption, Callable[[Family, plot_style.Styles], Figure | None]]
 # Turns a speed-up of a cell into what is drawn.
 Scale = Callable[[float, Cell], float]
 
@@ -109,7 +111,7 @@ def _all_figures(family: Family) -> list[FigureKind]:
     return [*FIGURES[:after], *metrics, *FIGURES[after:]]
 
 
-def drawn(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Drawing:
+def drawn(name: str, title: str, caption: Caption, draw: Callable[[], Figure]) -> Drawing:
     """Return a figure of any kind in the style of all."""
     with styled(name):
         return _drawing(draw(), name, title, caption)
@@ -120,9 +122,20 @@ def styled(name: str) -> AbstractContextManager[None]:
     return rc_context({**plot_style.RC, "svg.hashsalt": name})
 
 
-def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
+def _drawing(figure: Figure, name: str, title: str, caption: Caption) -> Drawing:
     svg = plot_style.to_svg(figure, name, title)
-    return Drawing(name=name, title=title, caption=caption, svg=svg)
+    return Drawing(name=name, title=title, caption=_said(figure, caption), svg=svg)
+
+
+def _said(figure: Figure, caption: Caption) -> str:
+    """Return the sentences of a caption on what the figure has."""
+    parts = [caption] if isinstance(caption, str) else caption
+    labels = {artist.get_label() for artist in figure.findobj()}
+    return " ".join(
+        part if isinstance(part, str) else part[0]
+        for part in parts
+        if isinstance(part, str) or part[1] in labels
+    )
 
 
 def named(*names: str) -> list[FigureKind]:
@@ -204,7 +217,7 @@ def speed_up_lines(
                 )
                 shown += repeats
         x, middle, low, high = np.array(points).T
-        axes.errorbar(
+        marks = axes.errorbar(
             x,
             middle,
             yerr=np.nan_to_num([middle - low, high - middle]),
@@ -213,10 +226,15 @@ def speed_up_lines(
             label=way,
             markersize=6,
             linewidth=1.5,
-            elinewidth=1.2,
-            capsize=3,
+            elinewidth=2.2,
+            capsize=5,
+            capthick=2.2,
             zorder=3,
         )
+        if len(x) > 1:
+            marks.lines[0].set_label(plot_style.LINE)
+        if not np.isnan(low).all():
+            marks.lines[2][0].set_label(plot_style.INTERVAL)
         shown += list(middle)
     return shown
 
@@ -267,8 +285,9 @@ def _bars(
         trials = cell.done if len(values) == len(cell.done) else ()
         plot_style.repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
         said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
-        axes.text(max(values) + 0.015 * largest, at, said, va="center")
-    axes.set_xlim(0, largest * 1.2)
+        # In a column of its own: beside a dot it would be taken for the number of the dot.
+        axes.text(1.01, at, said, va="center", transform=axes.get_yaxis_transform())
+    axes.set_xlim(0, largest * 1.05)
     plot_style.name_rows(axes, cells)
 
 
@@ -302,9 +321,16 @@ def _phases(family: Family, styles: plot_style.Styles) -> Figure | None:
     return figure
 
 
-BOXES = (
-    "Cases of all repeats. Box: quartiles and median; whiskers: up to 1.5 times the quartile range "
-    "beyond the box. Fewer than 10 cases are dots, with a line at their median."
+BOXES: Caption = (
+    "Cases of all repeats.",
+    (
+        "Box: quartiles and median; whiskers: up to 1.5 times the quartile range beyond the box.",
+        plot_style.BOX,
+    ),
+    (
+        f"Fewer than {plot_style.FEWEST_OF_BOX} cases are dots, with a line at their median.",
+        plot_style.FEW,
+    ),
 )
 CONFUSION: FigureKind = (
     "confusion",
@@ -318,8 +344,12 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "scaling",
         "Speed-up and efficiency",
-        "Ratio with its 95 % interval, cut at the edge of the figure. A dot for every repeat links "
-        "to its trial. Dashed: ideal. A line joins points of one backend.",
+        (
+            "A dot for every repeat links to its trial.",
+            ("Upright: 95 % interval of a ratio, cut at the edge.", plot_style.INTERVAL),
+            "Dashed: ideal.",
+            ("A line joins points of one backend.", plot_style.LINE),
+        ),
         _scaling,
     ),
     (
@@ -331,9 +361,12 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "loss",
         "Training loss over steps and over time",
-        "A line for every repeat: a running mean over a twentieth of the steps. Dotted: one "
-        "replica, for comparison. Over steps, equal curves lie inside each other. Time is that of "
-        "training, with the first step.",
+        (
+            "A line for every repeat: a running mean over a twentieth of the steps.",
+            ("Dotted: one replica, for comparison.", plot_style.REFERENCE),
+            "Over steps, equal curves lie inside each other. Time is that of training, with the "
+            "first step.",
+        ),
         loss_curves,
     ),
     (
@@ -345,8 +378,11 @@ FIGURES: tuple[FigureKind, ...] = (
     ),
     (
         "scores",
-        "Dice and IoU against replicas",
-        "Hollow: every repeat. Filled: their median. Band: range of the baseline's repeats.",
+        "Dice and IoU of every repeat",
+        (
+            "Hollow: every repeat. Filled: their median.",
+            ("Band: range of the baseline's repeats.", plot_style.BAND),
+        ),
         scores_by_replicas,
     ),
     (
