@@ -4,16 +4,14 @@ import pytest
 from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis.repeats_needed import (
-    Noise,
     assumed_noise,
-    block_noise,
     need_of,
     noise_of_machine,
-    noise_of_records,
     num_comparisons,
     repeats_needed,
 )
 from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.analysis.trial_noise import Noise, block_noise, noise_of_records
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.repeats_needed_text import need_json, need_text
 from tfunet.bench.study.trial_plan import plan_trials

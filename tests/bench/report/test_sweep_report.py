@@ -494,8 +494,8 @@ def test_a_wrong_cell_of_a_table_is_named_below_the_report(tmp_path):
 
 def test_names_of_regions_stand_as_they_are(tmp_path):
     names = ("a$b$c", "$x_1^2$", "50%", "<b>", "a & b")
-    grid = {"backend": ["single"], "num_replicas": [1]}
-    write_sweep(tmp_path, make_study(repeats=1, grid=grid), regions=names)
+    grid = {"backend": ["single", "mirrored"], "num_replicas": [1]}
+    write_sweep(tmp_path, make_study(repeats=1, grid=grid, skip=[]), regions=names)
     report = write_report(tmp_path)
     page = report.html.read_text()
     assert Page(page).open == []

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from tfunet.bench.analysis.confidence_intervals import mean
 from tfunet.bench.analysis.folds import held_out_groups, num_folds
-from tfunet.bench.analysis.repeats_needed import (
+from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.analysis.trial_noise import (
     FEASIBLE_REPEATS,
     finest_precision,
     noise_of_records,
 )
-from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.ways_of_training import by_repeat
 from tfunet.bench.report.configuration_table import best_configurations, fastest_settings
 from tfunet.bench.report.lone_run import lone_answer
-from tfunet.bench.report.repeats_needed_text import too_noisy_text
+from tfunet.bench.report.number_text import too_noisy_text
 from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted

@@ -101,6 +101,19 @@ def score_name(metric: str, region: str) -> str:
     return {"Dice": "mean Dice", ERROR: f"{ERROR} of {region}"}.get(metric, metric)
 
 
+def too_noisy_text(finest: float, repeats: int) -> str:
+    """Return which differences cannot be told, to follow another word."""
+    return (
+        f"the machine is too noisy for differences below {percent_text(finest)}, even with "
+        f"{repeats} repeats"
+    )
+
+
+def percent_text(finest: float) -> str:
+    """Return a difference that can be told, rounded up: "43 %"."""
+    return f"{math.ceil(100 * finest - 1e-9)} %"
+
+
 def markdown_list(heading: str, lines: Iterable[str]) -> str:
     """Return lines as a Markdown list under a heading in bold."""
     listed = (f"- {markdown_line(line)}" for line in lines)

@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
-from tfunet.bench.analysis.repeats_needed import FEASIBLE_REPEATS, POWER, Need
+from tfunet.bench.analysis.repeats_needed import Need
+from tfunet.bench.analysis.trial_noise import FEASIBLE_REPEATS, POWER
+from tfunet.bench.report.number_text import percent_text, too_noisy_text
 from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.learning.student_t import MIN_INTERVAL
 from tfunet.process.terminal import counted
@@ -40,22 +42,10 @@ def need_text(need: Need, planned: StudyPlan) -> str:
     return "\n".join([lines[0], noise, lines[1]])
 
 
-def too_noisy_text(finest: float, repeats: int) -> str:
-    """Return which differences cannot be told, to follow another word."""
-    return (
-        f"the machine is too noisy for differences below {_least_text(finest)}, even with "
-        f"{repeats} repeats"
-    )
-
-
-def _least_text(finest: float) -> str:
-    return f"{math.ceil(100 * finest - 1e-9)} %"
-
-
 def _too_noisy(need: Need, own: int) -> tuple[str, str]:
     most = max(own, FEASIBLE_REPEATS)
     few = (
-        f" The study's {own} repeats find none below {_least_text(need.finest(own))}."
+        f" The study's {own} repeats find none below {percent_text(need.finest(own))}."
         if MIN_INTERVAL <= own < most
         else ""
     )
