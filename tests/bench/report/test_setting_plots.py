@@ -3,6 +3,7 @@
 from xml.etree import ElementTree
 
 import pytest
+from planted_cases import plant
 from synthetic_sweep import make_study, write_sweep, write_trial
 
 from tfunet.bench.analysis.sweep_summary import summarise
@@ -97,6 +98,19 @@ def test_errors_of_numbers_are_drawn_too(tmp_path):
         write=lambda trial: {"regions": (), "mae": {"age": trial.config.learning_rate}},
     )
     assert drawings["setting-learning-rate"].title == "MAE of age against learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("rates", "figures"), [([0.1], set()), ([0.1, 0.2], {"setting-learning-rate"})]
+)
+def test_scores_on_other_masks_are_not_drawn_on_one_axis(rates, figures, tmp_path):
+    grid = {"data": ["cells", "spheres.py:open"], "learning_rate": rates}
+    study = make_study(grid=grid, repeats=1, base={}, skip=[])
+    for trial in write_sweep(tmp_path, study):
+        voxels = 1000 if trial.config.data == "cells" else 500
+        plant(tmp_path, trial, {"a": {"cell": 0.5}}, voxels=voxels)
+    drawings = setting_drawings(summarise(read_sweep(tmp_path)))
+    assert {drawing.name for drawing in drawings} == figures
 
 
 def test_many_values_have_some_ticks_and_long_names_are_turned(tmp_path):

@@ -13,6 +13,7 @@ from tfunet.bench.analysis.configurations import (
     SPEED,
     changing_together,
     main_score,
+    rankings,
     values_by_repeat,
 )
 from tfunet.bench.analysis.sweep_summary import Family
@@ -49,16 +50,24 @@ class SettingFigure:
 
 
 def setting_figures(families: Sequence[Family]) -> list[SettingFigure]:
-    """Return a figure for each setting of which two or more values have numbers."""
+    """Return a figure for each setting of which two or more values have numbers.
+
+    Scores on other masks, such as of other data, are not drawn on one axis.
+    """
     families = [family for family in families if any(cell.results for cell in family.cells)]
     rows = [
         {key: value for key, value in family.settings.items() if key not in NOT_VARIED}
         for family in families
     ]
     cells = [cell for family in families for cell in family.cells if cell.results]
+    found, has_several = rankings(families)
+    other_masks = {key for ranking in found for key in ranking.shared}
+    is_comparable = bool(found) or not has_several
     figures = []
     for keys in changing_together(rows):
         is_of_speed = all(key.partition(".")[0] in OF_SPEED for key in keys)
+        if not is_of_speed and (not is_comparable or other_masks & set(keys)):
+            continue
         metric, region = (SPEED, "") if is_of_speed else main_score(cells)
         figure = SettingFigure(keys=tuple(keys), metric=metric, region=region)
         if len({label for label, *_ in _points(figure, families)}) > 1:
