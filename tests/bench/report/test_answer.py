@@ -232,6 +232,20 @@ def test_errors_of_numbers_are_answered_by_the_lowest(tmp_path):
     )
 
 
+@pytest.mark.parametrize("grid", [{}, BACKENDS])
+def test_the_fastest_setting_carries_the_doubt_of_its_machine_once(grid, tmp_path):
+    study = make_study(grid=grid | {"swap": ["none", "24MiB"]}, repeats=4, base={}, skip=[])
+    for trial in write_sweep(tmp_path, study):
+        slow = {"images_per_second": 5 + 0.1 * trial.repeat} if trial.config.swap else {}
+        write_trial(tmp_path, trial, **slow)
+    noise = [{"spread": 0.85, "median_seconds": 0.004}] * 2
+    (tmp_path / "noise.json").write_text(json.dumps({"measurements": noise}))
+    text = answer(summarise(read_sweep(tmp_path)))
+    assert re.match(r"Not to be relied on: .* Measured was: Of 2 configurations, swap=- has", text)
+    assert "and is ahead of all others beyond chance" in text
+    assert text.count("Not to be relied on") == 1
+
+
 @pytest.mark.parametrize(
     ("noise", "words"),
     [
