@@ -199,7 +199,7 @@ AHEAD = BEST + r", and is ahead of all others beyond chance\."
         (
             RATES | {"cores_per_replica": [1, 2]},
             [
-                f"^Of 2 configurations, {AHEAD} Of 2 conf",
+                f"^Of 2 configurations, {AHEAD} With learning_rate=0.001: Of 2 conf",
                 r"cores_per_replica=\d has the highest images",
             ],
         ),
@@ -244,6 +244,13 @@ def test_the_fastest_setting_carries_the_doubt_of_its_machine_once(grid, tmp_pat
     assert re.match(r"Not to be relied on: .* Measured was: Of 2 configurations, swap=- has", text)
     assert "and is ahead of all others beyond chance" in text
     assert text.count("Not to be relied on") == 1
+
+
+def test_speeds_of_settings_are_compared_where_all_else_is_equal(tmp_path):
+    case = [{"swap": "none", "learning_rate": 0.1}, {"swap": "24MiB", "learning_rate": 0.2}]
+    assert "images/s" not in said(tmp_path / "unlike", grid={}, base={"case": case, "skip": []})
+    case.append({"swap": "none", "learning_rate": 0.2})
+    assert "swap=" in said(tmp_path / "alike", grid={}, base={"case": case, "skip": []})
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,7 @@ from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 # own.
 NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
 # Of these, a study may ask for the speed; the others say how a run is watched and recorded.
-OF_SPEED = frozenset(
-    ("swap", "swap_host", "swap_disk", "cpu_memory", "gpu_memory", "cores_per_replica")
-)
+OF_SPEED = ("swap", "swap_host", "swap_disk", "cpu_memory", "gpu_memory", "cores_per_replica")
 # The mean over several regions.
 MEAN = "mean"
 # The score of all validation cases together; its mean over regions is the mIoU.
@@ -173,28 +171,29 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
 
 
 def speed_ranking(families: Sequence[Family]) -> Ranking | None:
-    """Return a ranking by speed of the settings that change no score, such as the budget of memory;
-    None if none of them varies within a way of training.
-    """
-    chosen: dict[str, Configuration] = {}
-    cells = [(family, cell) for family in families for cell in family.cells if cell.results]
-    label = cells[0][1].label if cells and not any(family.runs for family in families) else ""
-    for family, cell in cells:
-        settings = {k: v for k, v in family.settings.items() if k.partition(".")[0] in OF_SPEED}
-        if cell.label == label:
-            chosen.setdefault(describe(settings), Configuration(settings=settings, cell=cell))
+    """Return a ranking by speed of the settings that change no score; None if none varies."""
+    groups: dict[str, tuple[dict[str, Any], dict[str, Configuration]]] = {}
+    for family in families if not any(family.runs for family in families) else ():
+        own = {k: v for k, v in family.settings.items() if k.partition(".")[0] in OF_SPEED}
+        rest = {k: v for k, v in family.settings.items() if k not in own}
+        for cell in family.cells:
+            if cell.results:
+                _, group = groups.setdefault(f"{cell.label} {describe(rest)}", (rest, {}))
+                group.setdefault(describe(own), Configuration(settings=own, cell=cell))
+    # The first in which most of them vary, all else equal.
+    shared, chosen = max(groups.values(), key=lambda group: len(group[1]), default=({}, {}))
     if len(chosen) < 2:
         return None
     members = sorted(chosen.values(), key=lambda each: _rank_key(SPEED, each.cell.speeds))
     (scores,) = _judged([[each.cell.speeds for each in members]])
     return Ranking(
-        shared={},
+        shared=shared,
         configurations=tuple(
             replace(each, scores=(replace(score, metric=SPEED),))
             for each, score in zip(members, scores, strict=True)
             if score is not None
         ),
-        label=label,
+        label="all",
         num_cases=0,
     )
 

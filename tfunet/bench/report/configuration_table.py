@@ -72,8 +72,7 @@ def best_configurations(families: Sequence[Family], *, has_speeds: bool = False)
     found = tuple(ranking for ranking in found if _has_settings(ranking) or not has_speeds)
     parts = []
     for ranking in found[:MOST_NAMED]:
-        shared = _shared_text(ranking)
-        parts += [f"With {shared}: {_sentence(ranking)}" if shared else _sentence(ranking)]
+        parts.append(_where(ranking) + _sentence(ranking))
         parts += map(_sentence, by_setting(ranking))
     rest = len(found) - MOST_NAMED
     parts += [f"The tables have {rest} more such comparisons."] if rest > 0 else []
@@ -87,11 +86,16 @@ def fastest_settings(families: Sequence[Family]) -> tuple[str, bool]:
     ranking = speed_ranking(families)
     if ranking is None:
         return "", False
-    return _sentence(ranking), any(map(_is_behind, ranking.configurations[1:]))
+    return _where(ranking) + _sentence(ranking), any(map(_is_behind, ranking.configurations[1:]))
 
 
 def _has_settings(ranking: Ranking) -> bool:
     return any(each.settings for each in ranking.configurations)
+
+
+def _where(ranking: Ranking) -> str:
+    shared = _shared_text(ranking)
+    return f"With {shared}: " if shared else ""
 
 
 def _shared_text(ranking: Ranking) -> str:
