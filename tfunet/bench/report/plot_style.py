@@ -57,6 +57,8 @@ RC = {
 }
 
 Styles = dict[str, tuple[str, str]]
+# Sentences; one in a pair is said only of a figure that has what is labelled with the second word.
+Caption = str | tuple[str | tuple[str, str], ...]
 
 
 def styles_of(summary: Summary) -> Styles:
@@ -190,6 +192,17 @@ def legend_above(figure: Figure, *panels: Any) -> None:
     # The longest name must fit into every column.
     columns = max(1, min(len(handles), 110 // (max(map(len, handles)) + 7)))
     figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns)
+
+
+def said_of(figure: Figure, caption: Caption) -> str:
+    """Return the sentences of a caption on what the figure has."""
+    parts = [caption] if isinstance(caption, str) else caption
+    labels = {artist.get_label() for artist in figure.findobj()}
+    return " ".join(
+        part if isinstance(part, str) else part[0]
+        for part in parts
+        if isinstance(part, str) or part[1] in labels
+    )
 
 
 def to_svg(figure: Figure, name: str, title: str) -> str:

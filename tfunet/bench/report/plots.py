@@ -35,10 +35,10 @@ MAX_FAMILIES = 8
 # Figures that would show a run alone as one dot or one bar.
 OF_SEVERAL_RUNS = ("scaling", "throughput", "scores", "memory")
 
-# Sentences; one in a pair is said only of a figure that has what is labelled with the second word.
-Caption = str | tuple[str | tuple[str, str], ...]
 # Name, title, caption, and the function that draws the figure for a family.
-FigureKind = tuple[str, str, Caption, Callable[[Family, plot_style.Styles], Figure | None]]
+FigureKind = tuple[
+    str, str, plot_style.Caption, Callable[[Family, plot_style.Styles], Figure | None]
+]
 # Turns a speed-up of a cell into what is drawn.
 Scale = Callable[[float, Cell], float]
 
@@ -111,7 +111,9 @@ def _all_figures(family: Family) -> list[FigureKind]:
     return [*FIGURES[:after], *metrics, *FIGURES[after:]]
 
 
-def drawn(name: str, title: str, caption: Caption, draw: Callable[[], Figure]) -> Drawing:
+def drawn(
+    name: str, title: str, caption: plot_style.Caption, draw: Callable[[], Figure]
+) -> Drawing:
     """Return a figure of any kind in the style of all."""
     with styled(name):
         return _drawing(draw(), name, title, caption)
@@ -122,20 +124,9 @@ def styled(name: str) -> AbstractContextManager[None]:
     return rc_context({**plot_style.RC, "svg.hashsalt": name})
 
 
-def _drawing(figure: Figure, name: str, title: str, caption: Caption) -> Drawing:
+def _drawing(figure: Figure, name: str, title: str, caption: plot_style.Caption) -> Drawing:
     svg = plot_style.to_svg(figure, name, title)
-    return Drawing(name=name, title=title, caption=_said(figure, caption), svg=svg)
-
-
-def _said(figure: Figure, caption: Caption) -> str:
-    """Return the sentences of a caption on what the figure has."""
-    parts = [caption] if isinstance(caption, str) else caption
-    labels = {artist.get_label() for artist in figure.findobj()}
-    return " ".join(
-        part if isinstance(part, str) else part[0]
-        for part in parts
-        if isinstance(part, str) or part[1] in labels
-    )
+    return Drawing(name=name, title=title, caption=plot_style.said_of(figure, caption), svg=svg)
 
 
 def named(*names: str) -> list[FigureKind]:
@@ -321,7 +312,7 @@ def _phases(family: Family, styles: plot_style.Styles) -> Figure | None:
     return figure
 
 
-BOXES: Caption = (
+BOXES: plot_style.Caption = (
     "Cases of all repeats.",
     (
         "Box: quartiles and median; whiskers: up to 1.5 times the quartile range beyond the box.",
