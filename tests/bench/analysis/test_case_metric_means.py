@@ -38,8 +38,11 @@ def test_a_report_has_a_table_of_them(tmp_path):
     for repeat, trial in enumerate(trials):
         write(tmp_path / "s" / trial.id, [1.0 + repeat, "", 3.0])
     text = summary_table(tmp_path / "s")
-    header, *_ = (line for line in text.splitlines() if "hd95" in line)
-    assert header.split() == ["backend", "replicas", "region", "hd95", "nsd@1mm"]
+    (header,) = (line for line in text.splitlines() if "  metric  " in line)
+    assert re.split(r"  +", header) == [
+        *("backend", "replicas", "region", "metric", "median", "mean (95 % interval)"),
+        # Of one cell, there is no difference.
+    ]
     assert "2.500 [2.000, 3.000] in 6 of 9 cases" in text
     report = write_report(tmp_path / "s")
     for page in (report.html, report.markdown):
@@ -56,8 +59,13 @@ def test_intervals_are_those_of_means_and_differences_over_repeats(tmp_path):
         write(tmp_path / trial.id, [means[trial.config.backend][trial.repeat - 1]])
     text = summary_table(tmp_path)
     # Student's t with two degrees of freedom: 4.303 times the standard error.
-    assert re.search(r"single +1 +cell +hd95 +2.000 \(-0.484 to 4.484\) +-", text)
-    assert re.search(r"mirrored +1 +cell +hd95 +2.600 \(.*\) +\+0.600 \(0.170 to 1.030\)", text)
+    assert re.search(
+        r"single +1 +cell +hd95 +2.000 \[1.000, 3.000\] +2.000 \(-0.484 to 4.484\) +-", text
+    )
+    assert re.search(
+        r"mirrored +1 +cell +hd95 +2.500 \[.*\] +2.600 \(.*\) +\+0.600 \(0.170 to 1.030\)",
+        text,
+    )
 
 
 def test_a_report_without_such_metrics_has_no_table(tmp_path):

@@ -4,16 +4,14 @@ import pytest
 from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis.repeats_needed import (
-    Noise,
     assumed_noise,
-    block_noise,
     need_of,
     noise_of_machine,
-    noise_of_records,
     num_comparisons,
     repeats_needed,
 )
 from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.analysis.trial_noise import Noise, block_noise, noise_of_records
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.repeats_needed_text import need_json, need_text
 from tfunet.bench.study.trial_plan import plan_trials
@@ -60,7 +58,6 @@ def test_never_fewer_repeats_than_an_interval_needs():
         (0.02, 0.0, "precision must lie between 0 % and 100 %, got 0%"),
         (0.02, 1.5, "got 150%"),
         (-0.1, 0.02, "noise must be 0 % or more, got -10%"),
-        (0.5, 0.001, "needs more than 1000 repeats with a noise of 50.0% \\(known\\)"),
     ],
 )
 def test_a_precision_that_cannot_be_is_refused(deviation, precision, words):
@@ -127,9 +124,39 @@ def test_without_records_the_machine_is_measured(tmp_path, monkeypatch):
     assert need.noise == noise_of_machine({"spread": 0.02})
 
 
+@pytest.mark.parametrize(
+    ("deviation", "precision", "repeats", "finest", "own"),
+    [
+        (0.3, 0.05, 494, "30 %", "100 %"),
+        (0.3, 0.001, None, "30 %", "100 %"),  # More than are ever counted.
+        (0.05, 0.01, 331, "5 %", "24 %"),
+        (3.0, 0.05, None, "100 %", "100 %"),
+    ],
+)
+def test_a_noisy_machine_is_called_so_instead_of_asking_for_hundreds(
+    deviation, precision, repeats, finest, own
+):
+    planned = plan_trials(make_study(repeats=3), 64)
+    need = repeats_needed(Noise(deviation=deviation, freedom=None, source="known"), precision, 1)
+    text = need_text(need, planned)
+    assert need.repeats == repeats
+    assert need_json(need)["repeats"] == repeats
+    assert (
+        f"the machine is too noisy for differences below {finest}, even with 20 repeats, " in text
+    )
+    assert f"The study's 3 repeats find none below {own}." in text
+    assert "trials instead" not in text
+    if need_json(need)["finest"] < 1:
+        assert repeats_needed(need.noise, need_json(need)["finest"], 1).repeats == 20
+    # A study that has them already is told that they are enough.
+    if repeats is not None:
+        rich = plan_trials(make_study(repeats=repeats), 64)
+        assert f"repeats = {repeats}, which is enough." in need_text(need, rich)
+
+
 def test_the_text_says_what_to_set():
     short, long = plan_trials(make_study(repeats=3), 64), plan_trials(make_study(repeats=30), 64)
-    need = repeats_needed(KNOWN, 0.02, 6)
+    need = repeats_needed(KNOWN, 0.03, 6)
     assert f"repeats = 3: set repeats = {need.repeats}" in need_text(need, short)
     assert f"({7 * need.repeats} trials instead of 21)" in need_text(need, short)
     assert "The study has repeats = 30, which is enough." in need_text(need, long)

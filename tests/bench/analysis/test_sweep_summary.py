@@ -8,7 +8,7 @@ from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.report.findings import doubts, findings
-from tfunet.bench.report.tables import family_heading, metric_interval_rows
+from tfunet.bench.report.tables import family_heading, metric_rows
 
 NO_SKIP = {"skip": []}
 
@@ -83,7 +83,7 @@ def test_folds_are_repeats_of_a_cell_and_are_compared_within_themselves(tmp_path
     speed_up = cells["horovod x2"].speed_up
     assert (speed_up.repeats, speed_up.paired) == (6, True)
     assert speed_up.high == pytest.approx(speed_up.low)
-    rows = metric_interval_rows(family)
+    rows = metric_rows(family)
     assert [(row["metric"], row["backend"], row["replicas"]) for row in rows] == [
         ("Dice", "single", "1"),
         ("Dice", "horovod", "1"),

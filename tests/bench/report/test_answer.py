@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from synthetic_sweep import make_study, write_sweep, write_trial
+from planted_cases import plant
+from synthetic_sweep import drawn, make_study, write_sweep, write_trial
 
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.records.sweep_record import read_sweep
@@ -105,7 +106,11 @@ def test_answers_that_differ_between_settings_are_listed(tmp_path):
         if trial.config.learning_rate == 0.002:
             write_trial(tmp_path, trial, speed={"mirrored": 0.9, "horovod": 0.5})
     text = answer(summarise(read_sweep(tmp_path)))
-    assert text.startswith("It depends on the settings: with learning_rate=0.001, horovod is the ")
+    assert text.startswith("Of 2 configurations, learning_rate=0.002 has the highest mean Dice")
+    words = (
+        "Which backend is the fastest depends on the settings: with learning_rate=0.001, horovod"
+    )
+    assert words in text
     assert "; with learning_rate=0.002, mirrored is the fastest" in text
 
 
@@ -149,6 +154,121 @@ def test_settings_of_one_backend_are_ranked_by_their_dice(repeats, gain, words, 
     assert re.search(words, text)
     if gain:
         assert "Of 3 configurations, learning_rate=0.002 has the highest " in text
+
+
+TOGETHER = [
+    {"loss": "dice", "optimizer": "adam"},
+    {"loss": "crossentropy", "optimizer": "sgd"},
+]
+RATES = {"learning_rate": [0.001, 0.002]}
+BACKENDS = {"backend": ["single", "mirrored"], "num_replicas": [1]}
+BEST = (
+    r"learning_rate=0\.002 has the highest mean Dice, 0\.7\d\d, 0\.1\d\d \(95 % .*\) above the next"
+)
+AHEAD = BEST + r", and is ahead of all others beyond chance\."
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        (RATES, [f"Of 2 configurations, {AHEAD}$"]),
+        # Backends are answered too.
+        (
+            RATES | BACKENDS,
+            [f"^Of 2 configurations, {AHEAD} No difference in speed", "between the ba"],
+        ),
+        # Each setting is answered, and the best of all.
+        (
+            RATES | {"loss": ["dice", "crossentropy"]},
+            [
+                r"^Of 4 configurations, loss=\w+ learning_rate=0\.002 has the highest",
+                f"All else equal, of 2 values of learning_rate, {AHEAD}",
+                r"of 2 values of loss, loss=\w+ has the highest .* cannot be told from loss=\w+\.",
+            ],
+        ),
+        # What changes together is one setting.
+        (
+            RATES | {"case": TOGETHER},
+            ["of 2 values of loss and optimizer, loss=dice optimizer=adam has the highest "],
+        ),
+        # A study of speed alone, and beside a learning rate.
+        (
+            {"swap": ["none", "24MiB"]},
+            [r"^Of 2 configurations, swap=\S+ has the highest images/s, "],
+        ),
+        (
+            RATES | {"cores_per_replica": [1, 2]},
+            [
+                f"^Of 2 configurations, {AHEAD} With learning_rate=0.001: Of 2 conf",
+                r"cores_per_replica=\d has the highest images",
+            ],
+        ),
+        (RATES | {"fold": [0, 1]}, [f"Of 2 configurations, {AHEAD}$"]),
+    ],
+)
+def test_each_setting_that_varied_is_answered(grid, words, tmp_path):
+    base = {"folds": 2} if "fold" in grid else {}
+    case = grid.get("case", [])
+    grid = {key: values for key, values in grid.items() if key != "case"}
+    study = make_study(grid=grid, case=case, repeats=4, base=base, skip=[])
+    for trial in write_sweep(tmp_path, study):
+        dice = 0.6 + 0.15 * (trial.config.learning_rate == 0.002) + drawn(trial).gauss(0, 0.01)
+        dice += 0.03 * (trial.config.optimizer == "adam")
+        plant(tmp_path, trial, {case: {"cell": dice} for case in "abc"})
+    text = answer(summarise(read_sweep(tmp_path)))
+    for part in words:
+        assert re.search(part, text), text
+
+
+def test_errors_of_numbers_are_answered_by_the_lowest(tmp_path):
+    study = make_study(grid=RATES | BACKENDS, repeats=4, base={"cores_per_replica": 1}, skip=[])
+    for trial in write_sweep(tmp_path, study):
+        errors = {"age": 10 * trial.config.learning_rate * 100 + trial.repeat / 10}
+        write_trial(tmp_path, trial, regions=(), mae=errors)
+    text = answer(summarise(read_sweep(tmp_path)))
+    assert text.startswith(
+        "Of 2 configurations, learning_rate=0.001 has the lowest MAE of age, 1.250, 1.000 (95 % "
+        "interval +1.000 to +1.000) below the next, and is ahead of all others beyond chance."
+    )
+
+
+@pytest.mark.parametrize("grid", [{}, BACKENDS])
+def test_the_fastest_setting_carries_the_doubt_of_its_machine_once(grid, tmp_path):
+    study = make_study(grid=grid | {"swap": ["none", "24MiB"]}, repeats=4, base={}, skip=[])
+    for trial in write_sweep(tmp_path, study):
+        slow = {"images_per_second": 5 + 0.1 * trial.repeat} if trial.config.swap else {}
+        write_trial(tmp_path, trial, **slow)
+    noise = [{"spread": 0.85, "median_seconds": 0.004}] * 2
+    (tmp_path / "noise.json").write_text(json.dumps({"measurements": noise}))
+    text = answer(summarise(read_sweep(tmp_path)))
+    assert re.match(r"Not to be relied on: .* Measured was: Of 2 configurations, swap=- has", text)
+    assert "and is ahead of all others beyond chance" in text
+    assert text.count("Not to be relied on") == 1
+
+
+def test_speeds_of_settings_are_compared_where_all_else_is_equal(tmp_path):
+    case = [{"swap": "none", "learning_rate": 0.1}, {"swap": "24MiB", "learning_rate": 0.2}]
+    assert "images/s" not in said(tmp_path / "unlike", grid={}, base={"case": case, "skip": []})
+    case.append({"swap": "none", "learning_rate": 0.2})
+    assert "swap=" in said(tmp_path / "alike", grid={}, base={"case": case, "skip": []})
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"),
+    [
+        (
+            0.01,
+            r"More repeats tell smaller differences: tfunet sweep plan .* --precision 5% says",
+        ),
+        (
+            0.2,
+            r"More repeats hardly help: the machine is too noisy for differences below \d\d %",
+        ),
+    ],
+)
+def test_nobody_is_sent_for_repeats_that_tell_nothing(noise, words, tmp_path):
+    text = said(tmp_path, grid=BACKENDS, noise=noise, base={"skip": []})
+    assert re.search(words, text), text
 
 
 def test_folds_are_repeats_of_one_configuration(tmp_path):

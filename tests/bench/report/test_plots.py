@@ -76,9 +76,9 @@ def test_dice_and_iou_of_a_class_stand_in_one_row(name, columns):
 
 
 def test_panels_of_many_classes_stand_in_rows(tmp_path, recwarn):
-    grid = {"backend": ["single"], "num_replicas": [1]}
+    grid = {"backend": ["single", "mirrored"], "num_replicas": [1]}
     regions = tuple(f"pedestrian {number}" for number in range(11))
-    write_sweep(tmp_path, make_study(repeats=1, grid=grid), regions=regions)
+    write_sweep(tmp_path, make_study(repeats=1, grid=grid, skip=[]), regions=regions)
     drawn = {drawing.name: drawing for drawing in draw_all(summarise(read_sweep(tmp_path)))}
     assert not [str(warned.message) for warned in recwarn if "collapsed" in str(warned.message)]
     for name, num_panels in (("cases", 11), ("scores", 22)):
@@ -174,3 +174,63 @@ def test_values_that_are_all_one_are_on_an_axis_from_0_on(value, limits, count):
     assert (low, high) == pytest.approx((limits[0] - margin, limits[1] + margin))
     # A line says where they are.
     assert any((line.get_xdata() == value).all() for line in axes.lines if len(line.get_xdata()))
+
+
+ONE_COUNT = {"backend": ["single", "mirrored"], "num_replicas": [1]}
+
+
+@pytest.mark.parametrize(
+    ("grid", "repeats", "said", "unsaid"),
+    [
+        (ONE_COUNT, 3, {"scores": "Band:"}, {"scaling": "Dashed", "loss": "Dotted:"}),
+        # One repeat has neither a range nor an interval.
+        (
+            {**ONE_COUNT, "num_replicas": [1, 2]},
+            1,
+            {"scaling": "Dashed", "loss": "Dotted:", "cases": "Box:"},
+            {"scaling": "interval", "scores": "Band:", "cases": "Fewer than 10"},
+        ),
+        (
+            {**ONE_COUNT, "num_replicas": [1, 2]},
+            3,
+            {"scaling": "interval", "scores": "Band:"},
+            {},
+        ),
+        (
+            {"backend": ["mirrored"], "num_replicas": [2, 4]},
+            3,
+            {"loss": "A line"},
+            {"scores": "Band"},
+        ),
+    ],
+)
+def test_a_caption_speaks_of_what_is_drawn(grid, repeats, said, unsaid, tmp_path):
+    write_sweep(tmp_path, make_study(repeats=repeats, grid=grid, skip=[]))
+    figures = draw_all(summarise(read_sweep(tmp_path)))
+    captions = {drawing.name: drawing.caption for drawing in figures}
+    for name, words in said.items():
+        assert words in captions[name]
+    for name, words in unsaid.items():
+        assert words not in captions.get(name, "")
+
+
+def test_one_number_of_replicas_is_no_axis(tmp_path):
+    write_sweep(tmp_path / "two", make_study(repeats=2, grid=ONE_COUNT, skip=[]))
+    drawn = {drawing.name: drawing for drawing in draw_all(summarise(read_sweep(tmp_path / "two")))}
+    assert {"single x1", "mirrored x1"} <= set(texts(drawn["scores"]))
+    assert "replicas" not in texts(drawn["scores"])
+    # One cell alone has nothing to stand beside.
+    grid = {"backend": ["single"], "num_replicas": [1]}
+    write_sweep(tmp_path / "one", make_study(repeats=2, grid=grid))
+    names = [drawing.name for drawing in draw_all(summarise(read_sweep(tmp_path / "one")))]
+    assert "scores" not in names
+
+
+def test_a_median_is_written_away_from_the_dots(drawings):
+    root = ElementTree.fromstring(drawings["throughput"].svg)
+    medians = [t for t in root.iter(f"{SVG}text") if (t.text or "").startswith("median")]
+    columns = {float(text.get("x")) for text in medians}
+    dots = [float(use.get("x")) for use in root.iter(f"{SVG}use")]
+    assert len(medians) > 1
+    assert len(columns) == 1
+    assert columns.pop() > max(dots)

@@ -100,6 +100,13 @@ def test_the_report_has_all_warnings(logs):
     assert float(cells[-1]["efficiency"]) == pytest.approx(0.962, abs=1e-5)
 
 
+def test_gpus_that_are_slower_than_one_have_no_serial_share(logs):
+    (logs / "log_2.csv").write_text(",time_per_epoch\n0,900.0\n1,900.0\n")
+    rows = campaign_rows(read_campaign(logs))
+    shares = {(row["backend"], row["GPUs"]): row["serial share"] for row in rows}
+    assert shares["mirrored", "2"] == "-" != shares["horovod", "2"]
+
+
 def test_programs_get_every_number(logs):
     table = json.loads(json.dumps(campaign_json(read_campaign(logs)), allow_nan=False))
     assert len(table["runs"]) == 16

@@ -207,18 +207,22 @@ def test_the_interval_of_a_serial_share_holds_it(tmp_path):
         assert cell["serial_share_low"] < cell["serial_share"] < cell["serial_share_high"]
 
 
-def test_a_negative_serial_share_is_none(tmp_path):
-    """Two replicas that were more than twice as fast."""
-    speed = {"mirrored": 1.3, "horovod": 0.9}
-    write_sweep(tmp_path, make_study(repeats=3), speed=speed)
+@pytest.mark.parametrize("base", [{"global_batch": 8}, {"replica_batch": 4}])
+def test_a_serial_share_below_0_or_above_1_is_none(base, tmp_path):
+    """Two replicas that were more than twice as fast, and two that were slower than one."""
+    speed = {"mirrored": 1.3, "multiworker": 0.2, "horovod": 0.9}
+    write_sweep(tmp_path, make_study(repeats=3, base=base), speed=speed)
     shares = {
         (cell["backend"], cell["num_replicas"]): cell["serial_share"]
         for cell in summary_json(tmp_path)["cells"]
         if "serial_share" in cell
     }
-    assert shares["mirrored", 2] < 0 < shares["horovod", 2]
+    assert shares["mirrored", 2] < 0 < shares["horovod", 2] < 1 < shares["multiworker", 2]
     text = summary_table(tmp_path)
     assert re.search(r"\nmirrored +2 +- ", text)
+    assert re.search(r"\nmultiworker +2 +- ", text)
+    assert "mirrored follows" not in text
+    assert "multiworker follows" not in text
     assert re.search(r"\nhorovod +2 +0\.\d{3} \(0\.\d{3} to ", text)
 
 
@@ -354,12 +358,39 @@ def test_a_damaged_confusion_matrix_is_a_doubt(table, fault, tmp_path):
     assert f"confusion.csv cannot be used: {fault}" in summary_table(tmp_path / trial.id)
 
 
-def test_one_run_that_has_not_ended_has_no_scores_yet(tmp_path):
-    (trial,) = write_sweep(tmp_path, make_study(repeats=1, grid={"backend": ["single"]}, skip=[]))
-    (tmp_path / trial.id / "result.json").unlink()
-    page = write_report(tmp_path / trial.id).html.read_text()
-    assert f"{trial.id} has no scores yet" in page
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"images_per_second": None}, "failed: result.json cannot be used: no steady step was me"),
+        ({"checks": {"weights": False}}, "failed: correctness checks failed: weights."),
+        ({"profile": True}, "profiled: its times are not compared."),
+        (None, "interrupted: never finished."),
+    ],
+)
+def test_one_run_that_is_not_done_has_the_scores_of_its_last_evaluation(changes, state, tmp_path):
+    base = {"cores_per_replica": 1, "profile": bool(changes and changes.pop("profile", False))}
+    study = make_study(repeats=1, base=base, grid={"backend": ["single"]}, skip=[])
+    (trial,) = write_sweep(tmp_path, study)
+    run = tmp_path / trial.id
+    result = run / "result.json"
+    table = json.loads(result.read_text())
+    dice = table["dice"]["cell"]
+    result.write_text(json.dumps({**table, **(changes or {})}))
+    if changes is None:
+        result.unlink()
+    said = summary_table(run)
+    words = f"has a mean Dice of {dice:.3f} (cell) over 12 validation cases in its last evaluation"
+    assert f"{trial.id} {words}. Its state is {state}" in said
+    assert f"{dice:.3f}" in said.partition("\n\n")[0]
+    page = write_report(run).html.read_text()
     assert "trials have no numbers" not in page
+    (run / "cases.csv").unlink()
+    assert f"{trial.id} has no scores yet. Its state is {state}" in summary_table(run)
+    with RunFolder(run).epochs_table((), ("age",)) as epochs:
+        epochs.append({**dict.fromkeys(epochs.columns, 1), "mae_age": 2.5})
+        epochs.append(dict.fromkeys(epochs.columns, 1) | {"epoch": 2, "mae_age": None})
+    words = "has a mean absolute error of 2.5 (age) in its last evaluation"
+    assert f"{trial.id} {words}. Its state is {state}" in summary_table(run)
 
 
 def test_runs_that_no_study_planned_have_the_names_of_their_folders(tmp_path):
@@ -463,8 +494,8 @@ def test_a_wrong_cell_of_a_table_is_named_below_the_report(tmp_path):
 
 def test_names_of_regions_stand_as_they_are(tmp_path):
     names = ("a$b$c", "$x_1^2$", "50%", "<b>", "a & b")
-    grid = {"backend": ["single"], "num_replicas": [1]}
-    write_sweep(tmp_path, make_study(repeats=1, grid=grid), regions=names)
+    grid = {"backend": ["single", "mirrored"], "num_replicas": [1]}
+    write_sweep(tmp_path, make_study(repeats=1, grid=grid, skip=[]), regions=names)
     report = write_report(tmp_path)
     page = report.html.read_text()
     assert Page(page).open == []

@@ -4,7 +4,7 @@ for reading cases.csv.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -24,10 +24,15 @@ from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 # Settings that change neither the network nor its training; ways of training have a name of their
 # own.
 NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
+# Of these, a study may ask for the speed; the others say how a run is watched and recorded.
+OF_SPEED = ("swap", "swap_host", "swap_disk", "cpu_memory", "gpu_memory", "cores_per_replica")
 # The mean over several regions.
 MEAN = "mean"
 # The score of all validation cases together; its mean over regions is the mIoU.
 DATASET_IOU = "dataset IoU"
+# The mean absolute error of a predicted number, of which less is better.
+ERROR = "MAE"
+SPEED = "images/s"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +76,14 @@ class Ranking:
         shared: Settings that tell them from the configurations of other rankings.
         label: Way and number of replicas of all of them; empty if they differ in these.
         num_cases: Validation cases of the best.
+        setting: What varies, where all else is equal; empty for whole configurations.
     """
 
     shared: Mapping[str, Any]
     configurations: tuple[Configuration, ...]
     label: str
     num_cases: int
+    setting: str = ""
 
     def name_of(self, configuration: Configuration) -> str:
         """Return a configuration in words."""
@@ -112,12 +119,110 @@ def rankings(families: Sequence[Family]) -> tuple[tuple[Ranking, ...], bool]:
     return tuple(found), len(chosen) > 1
 
 
+def by_setting(ranking: Ranking) -> list[Ranking]:
+    """Return a ranking of the values of each setting, where several vary.
+
+    A value has the mean over the configurations that occur with all values of the setting.
+    """
+    configurations = ranking.configurations
+    main = configurations[0].scores[0]
+    found: list[tuple[str, list[tuple[Configuration, dict[int, float]]]]] = []
+    together = changing_together([each.settings for each in configurations])
+    for keys in together if len(together) > 1 else ():
+        blocks: dict[str, dict[str, Configuration]] = {}
+        for each in configurations:
+            own = {key: value for key, value in each.settings.items() if key in keys}
+            rest = {key: value for key, value in each.settings.items() if key not in keys}
+            block = blocks.setdefault(f"{each.cell.label} {describe(rest)}", {})
+            block[describe(own)] = replace(each, settings=own)
+        values = dict.fromkeys(value for block in blocks.values() for value in block)
+        complete = [block for block in blocks.values() if len(block) == len(values)]
+        if complete:
+            levels = [
+                (
+                    complete[0][value],
+                    _mean_by_repeat(
+                        [
+                            values_by_repeat(block[value].cell, main.metric, main.region)
+                            for block in complete
+                        ]
+                    ),
+                )
+                for value in values
+            ]
+            if all(repeats for _, repeats in levels):
+                levels.sort(key=lambda level: _rank_key(main.metric, level[1]))
+                found.append((" and ".join(keys), levels))
+    judged = _judged([[repeats for _, repeats in levels] for _, levels in found])
+    return [
+        Ranking(
+            shared=ranking.shared,
+            configurations=tuple(
+                replace(each, scores=(replace(score, metric=main.metric, region=main.region),))
+                for (each, _), score in zip(levels, scores, strict=True)
+                if score is not None
+            ),
+            label=ranking.label or "all",
+            num_cases=ranking.num_cases,
+            setting=setting,
+        )
+        for (setting, levels), scores in zip(found, judged, strict=True)
+    ]
+
+
+def speed_ranking(families: Sequence[Family]) -> Ranking | None:
+    """Return a ranking by speed of the settings that change no score; None if none varies."""
+    groups: dict[str, tuple[dict[str, Any], dict[str, Configuration]]] = {}
+    for family in families if not any(family.runs for family in families) else ():
+        own = {k: v for k, v in family.settings.items() if k.partition(".")[0] in OF_SPEED}
+        rest = {k: v for k, v in family.settings.items() if k not in own}
+        for cell in family.cells:
+            if cell.results:
+                _, group = groups.setdefault(f"{cell.label} {describe(rest)}", (rest, {}))
+                group.setdefault(describe(own), Configuration(settings=own, cell=cell))
+    # The first in which most of them vary, all else equal.
+    shared, chosen = max(groups.values(), key=lambda group: len(group[1]), default=({}, {}))
+    if len(chosen) < 2:
+        return None
+    members = sorted(chosen.values(), key=lambda each: _rank_key(SPEED, each.cell.speeds))
+    (scores,) = _judged([[each.cell.speeds for each in members]])
+    return Ranking(
+        shared=shared,
+        configurations=tuple(
+            replace(each, scores=(replace(score, metric=SPEED),))
+            for each, score in zip(members, scores, strict=True)
+            if score is not None
+        ),
+        label="all",
+        num_cases=0,
+    )
+
+
+def changing_together(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the keys of settings; those that change together, such as both batches, are one."""
+    keys: dict[tuple[int, ...], list[str]] = {}
+    for key in rows[0] if rows else ():
+        shown = [show(row.get(key)) for row in rows]
+        keys.setdefault(tuple(map(shown.index, shown)), []).append(key)
+    return list(keys.values())
+
+
+def _mean_by_repeat(several: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    common = set.intersection(*(set(repeats) for repeats in several))
+    return {number: fmean(repeats[number] for repeats in several) for number in sorted(common)}
+
+
+def _rank_key(metric: str, repeats: Mapping[int, float]) -> float:
+    """Return what sorts the best first."""
+    return mean(repeats).value * (1 if metric == ERROR else -1)
+
+
 def _chosen(families: Sequence[Family]) -> Iterator[tuple[Family, Cell]]:
-    """Yield one cell of each configuration that has a Dice, if this can be, of the same label."""
+    """Yield one cell of each configuration that has a score, if this can be, of the same label."""
     scored = {
         number: cells
         for number, family in enumerate(families)
-        if (cells := [cell for cell in family.cells if cell.mean_dice is not None])
+        if (cells := [cell for cell in family.cells if cell.mean_dice is not None or cell.targets])
         and not any(trial.config.tournament for cell in cells for trial in cell.trials)
     }
     labels = [[cell.label for cell in cells] for cells in scored.values()]
@@ -159,10 +264,9 @@ def _have_same_masks(one: Mapping[int, Any], other: Mapping[int, Any]) -> bool:
 def _rank(
     masks: Mapping[int, Mapping[str, Any]], members: Sequence[Configuration], label: str
 ) -> Ranking:
-    regions = members[0].cell.regions
-    first = _main_metric([each.cell for each in members])
-    main = (first, MEAN if len(regions) > 1 else regions[0])
-    members = sorted(members, key=lambda each: -mean(_repeats(each.cell, *main)).value)
+    regions = members[0].cell.regions or members[0].cell.targets
+    main = first, _ = main_score([each.cell for each in members])
+    members = sorted(members, key=lambda each: _rank_key(first, values_by_repeat(each.cell, *main)))
     # In what all agree is said once, above them.
     own = _differing([each.settings for each in members])
     metrics = dict.fromkeys(
@@ -170,7 +274,7 @@ def _rank(
     )
     others = [
         (metric, region)
-        for metric in dict.fromkeys((first, "Dice", *metrics))
+        for metric in dict.fromkeys((first, *(("Dice",) if first == DATASET_IOU else ()), *metrics))
         for region in regions
         if (metric, region) != main
     ]
@@ -195,43 +299,74 @@ def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iter
 
     Pairs without the best count too, because the best is only known afterwards.
     """
-    values = [[_repeats(cell, *question) for cell in cells] for question in questions]
-    pairs = list(itertools.combinations(range(len(cells)), 2))
-    estimates = {
-        (number, upper, lower): difference(its[lower], its[upper])
-        for number, its in enumerate(values)
-        for upper, lower in pairs
-        if its[lower] and its[upper]
-    }
-    p_values = dict(zip(estimates, adjusted_p_values(list(estimates.values())), strict=True))
+    judged = _judged(
+        [[values_by_repeat(cell, *question) for cell in cells] for question in questions]
+    )
     for at, cell in enumerate(cells):
         yield [
-            Score(
+            replace(
+                score,
                 metric=metric,
                 region=region,
-                mean=mean(values[number][at]),
-                from_best=estimates.get((number, 0, at)),
-                adjusted_p=p_values.get((number, 0, at)),
                 from_best_over_cases=_over_cases(cell, cells[0], metric, region) if at else None,
             )
-            for number, (metric, region) in enumerate(questions)
-            if values[number][at]
+            for (metric, region), scores in zip(questions, judged, strict=True)
+            if (score := scores[at]) is not None
         ]
 
 
-def _main_metric(cells: Sequence[Cell]) -> str:
-    """Return the score by which cells are ranked: Dice, unless all runs show the dataset IoU."""
+def _judged(values: Sequence[Sequence[Mapping[int, float]]]) -> list[list[Score | None]]:
+    """Return the scores of each question, from the values by repeat of its members, the best first;
+    None for a member without values.
+    """
+    estimates = {
+        (number, upper, lower): difference(members[lower], members[upper])
+        for number, members in enumerate(values)
+        for upper, lower in itertools.combinations(range(len(members)), 2)
+        if members[lower] and members[upper]
+    }
+    p_values = dict(zip(estimates, adjusted_p_values(list(estimates.values())), strict=True))
+    return [
+        [
+            Score(
+                metric="",
+                region="",
+                mean=mean(repeats),
+                from_best=estimates.get((number, 0, at)),
+                adjusted_p=p_values.get((number, 0, at)),
+            )
+            if repeats
+            else None
+            for at, repeats in enumerate(members)
+        ]
+        for number, members in enumerate(values)
+    ]
+
+
+def main_score(cells: Sequence[Cell]) -> tuple[str, str]:
+    """Return the score by which cells are ranked, and its region or target: Dice, or the dataset
+    IoU if all runs show it; of numbers the error of the first.
+    """
+    regions = cells[0].regions
+    if not regions:
+        return ERROR, next(iter(cells[0].targets), "")
+    region = MEAN if len(regions) > 1 else regions[0]
     wanted = all(trial.config.epoch_score == "dataset_iou" for cell in cells for trial in cell.done)
     is_known = all(result.dataset_iou for cell in cells for result in cell.results)
-    return DATASET_IOU if wanted and is_known else "Dice"
+    return DATASET_IOU if wanted and is_known else "Dice", region
 
 
-def _repeats(cell: Cell, metric: str, region: str) -> dict[int, float]:
+def values_by_repeat(cell: Cell, metric: str, region: str) -> dict[int, float]:
+    """Return a score of each repeat that has it, or the speed."""
+    if metric == SPEED:
+        return cell.speeds
     if metric == DATASET_IOU:
         return trials_by_repeat(
             cell.done,
             lambda result: result.miou if region == MEAN else result.dataset_iou.get(region),
         )
+    if metric == ERROR:
+        return trials_by_repeat(cell.done, lambda result: result.mae.get(region))
     if region == MEAN:
         return trials_by_repeat(cell.done, lambda result: result.mean_dice)
     return by_repeat(cell, metric, region)
@@ -240,9 +375,9 @@ def _repeats(cell: Cell, metric: str, region: str) -> dict[int, float]:
 def _over_cases(cell: Cell, best: Cell, metric: str, region: str) -> Estimate | None:
     """Return the difference over cases, each with its mean over the runs that validated it.
 
-    A score of all cases together has none.
+    A score of all cases together has none, nor has an error.
     """
-    if metric == DATASET_IOU:
+    if metric in (DATASET_IOU, ERROR):
         return None
     own, others = (_cases(each, metric, region) for each in (cell, best))
     return difference(own, others) if own and others else None

@@ -1,14 +1,13 @@
 """How many repeats a precision needs, given the noise of trials."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tfunet.bench.analysis.sweep_summary import Summary, families_of, groups_of, summarise
+from tfunet.bench.analysis.sweep_summary import families_of, groups_of, summarise
+from tfunet.bench.analysis.trial_noise import Noise, finest_precision, noise_of_records
 from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.trial_plan import StudyPlan
@@ -16,23 +15,7 @@ from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL, t_quantile
 
 # Distance of the 10th and 90th percentile of a normal distribution, in standard deviations.
 DECILES = 2.5631
-# Share of sweeps in which a difference as large as the precision is detected.
-POWER = 0.95
 MOST_REPEATS = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """Variation of the ratio of two trials of the same repeat.
-
-    Args:
-        deviation: Standard deviation of its logarithm: 0.02 is 2 %.
-        freedom: Degrees of freedom of that estimate; None for an assumption.
-    """
-
-    deviation: float
-    freedom: int | None
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +24,19 @@ class Need:
 
     Args:
         precision: Difference between two ways that should be detected: 0.02 is 2 %.
-        repeats: Number of repeats that detect it in 95 of 100 sweeps.
+        repeats: Number of repeats that detect it in 95 of 100 sweeps; None above MOST_REPEATS.
         half_width: Expected half width of the 95 % interval of a ratio with these repeats.
     """
 
     precision: float
-    repeats: int
-    half_width: float
+    repeats: int | None
+    half_width: float | None
     num_comparisons: int
     noise: Noise
+
+    def finest(self, repeats: int) -> float:
+        """Return the smallest difference that so many repeats detect."""
+        return finest_precision(self.noise, repeats, self.num_comparisons)
 
 
 def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need:
@@ -60,7 +47,7 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
     of Holm's method. If the noise was estimated from few degrees of freedom, t has these, which
     allows for a lucky estimate (Stein 1945, doi:10.1214/aoms/1177731088).
 
-    Raises ValueError for an impossible precision, or one that needs more than 1000 repeats.
+    Raises ValueError for an impossible precision.
     """
     if not 0 < precision < 1:
         raise ValueError(f"precision must lie between 0 % and 100 %, got {precision:.0%}.")
@@ -68,67 +55,21 @@ def repeats_needed(noise: Noise, precision: float, num_comparisons: int) -> Need
         raise ValueError(f"noise must be 0 % or more, got {noise.deviation:.0%}.")
     # A study of one way has a ratio too: its speed-up.
     num_comparisons = max(1, num_comparisons)
-    tests = 2 * num_comparisons
-    effect = math.log1p(precision)
-
-    def reach(repeats: int) -> float:
-        freedom = min(repeats - 1, noise.freedom or repeats - 1)
-        quantiles = t_quantile(1 - (1 - CONFIDENCE) / tests, freedom) + t_quantile(POWER, freedom)
-        return quantiles * noise.deviation / math.sqrt(repeats)
-
-    if reach(MOST_REPEATS) > effect:
-        raise ValueError(
-            f"A precision of {precision:.2%} needs more than {MOST_REPEATS} repeats with a noise "
-            f"of {noise.deviation:.1%} ({noise.source}). Ask for a coarser precision, make trials "
-            "longer, or make the machine quieter."
-        )
-    low, high = MIN_INTERVAL - 1, MOST_REPEATS
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if reach(middle) <= effect else (middle, high)
-    half = t_quantile((1 + CONFIDENCE) / 2, high - 1) * noise.deviation / math.sqrt(high)
-    return Need(
+    need = Need(
         precision=precision,
-        repeats=high,
-        half_width=math.expm1(half),
+        repeats=None,
+        half_width=None,
         num_comparisons=num_comparisons,
         noise=noise,
     )
-
-
-def block_noise(speeds: Sequence[Mapping[int, float]]) -> tuple[float, int]:
-    """Return the variance of the log ratio of two cells within a repeat, and its freedom.
-
-    With cells as rows and repeats as columns of `speeds`, the residual of the logarithms after
-    subtracting the means of both is the noise of one cell. A ratio has twice its variance.
-    """
-    common = sorted(set.intersection(*(set(by_repeat) for by_repeat in speeds)))
-    freedom = (len(speeds) - 1) * (len(common) - 1)
-    if freedom < 1:
-        return 0.0, 0
-    logs = np.log([[by_repeat[repeat] for repeat in common] for by_repeat in speeds])
-    rest = logs - logs.mean(0) - logs.mean(1, keepdims=True) + logs.mean()
-    return 2 * float((rest**2).sum()) / freedom, freedom
-
-
-def noise_of_records(summary: Summary) -> Noise | None:
-    """Return the pooled noise within repeats; None without two cells and two repeats."""
-    parts = []
-    for family in summary.families:
-        # Only common repeats count, and a cell that was given up has few.
-        kept = [cell for cell in family.cells if cell.results and not cell.is_stopped]
-        speeds = [cell.speeds for cell in kept]
-        if speeds:
-            parts.append(block_noise(speeds))
-    freedom = sum(part for _, part in parts)
-    if not freedom:
-        return None
-    pooled = sum(variance * part for variance, part in parts) / freedom
-    return Noise(
-        deviation=math.sqrt(pooled),
-        freedom=freedom,
-        source=f"from the records in {summary.sweep.folder}, {freedom} degrees of freedom",
-    )
+    if need.finest(MOST_REPEATS) > precision:
+        return need
+    low, high = MIN_INTERVAL - 1, MOST_REPEATS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if need.finest(middle) <= precision else (middle, high)
+    half = t_quantile((1 + CONFIDENCE) / 2, high - 1) * noise.deviation / math.sqrt(high)
+    return replace(need, repeats=high, half_width=math.expm1(half))
 
 
 def noise_of_machine(measured: Mapping[str, Any]) -> Noise:

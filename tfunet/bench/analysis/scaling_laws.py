@@ -12,7 +12,8 @@ class Fit:
     """A law fitted to the speed-ups of one way of training.
 
     Args:
-        share: Serial share; below 0 if speed-ups exceed the number of replicas.
+        share: Serial share; below 0 if speed-ups exceed the number of replicas, above 1 if they are
+            below 1.
         miss: Largest relative distance of a speed-up from the law.
     """
 
@@ -38,6 +39,11 @@ def serial_share(speed_up: float, num_replicas: int, scaling: str) -> float:
         raise ValueError(f"A serial share needs 2 replicas or more, got {num_replicas}.")
     x, y = _line(speed_up, num_replicas, scaling)
     return y / x
+
+
+def is_serial_share(share: float) -> bool:
+    """Return whether it is one: n replicas were at most n times as fast as one, and not slower."""
+    return 0 <= share <= 1
 
 
 def fit(speed_ups: Mapping[int, float], scaling: str) -> Fit | None:

@@ -1,4 +1,4 @@
-"""The sentence on top of a report: which backend to take. Pure."""
+"""The sentences on top of a report: what became of all that a study varied. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,23 @@ from dataclasses import dataclass
 from tfunet.bench.analysis.confidence_intervals import mean
 from tfunet.bench.analysis.folds import held_out_groups, num_folds
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.analysis.trial_noise import (
+    FEASIBLE_REPEATS,
+    finest_precision,
+    noise_of_records,
+)
 from tfunet.bench.records.ways_of_training import by_repeat
-from tfunet.bench.report.configuration_table import best_configurations
+from tfunet.bench.report.configuration_table import best_configurations, fastest_settings
 from tfunet.bench.report.lone_run import lone_answer
+from tfunet.bench.report.number_text import too_noisy_text
 from tfunet.bench.study.machine_noise import unsteadiness
 from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted
 
+PRECISION = 0.05
 MORE = (
-    "More repeats tell smaller differences: tfunet sweep plan STUDY.toml --precision 5% says how "
-    "many."
+    f"More repeats tell smaller differences: tfunet sweep plan STUDY.toml --precision "
+    f"{PRECISION:.0%} says how many."
 )
 # More groups of settings than this are counted, not listed.
 MOST_FAMILIES = 3
@@ -34,6 +41,7 @@ class _Ranking:
     """
 
     num_replicas: int
+    num_repeats: int
     first: tuple[str, ...]
     slower: tuple[str, ...]
     is_known: bool
@@ -54,7 +62,9 @@ class _Ranking:
 
 
 def answer(summary: Summary) -> str:
-    """Return what the sweep says on the question which backend to take."""
+    """Return what the sweep says on each question that its study asked: which settings to take, and
+    which backend.
+    """
     if summary.lone_run is not None:
         return lone_answer(summary.lone_run)
     if all(trial.result is None for trial in summary.sweep.trials):
@@ -64,10 +74,13 @@ def answer(summary: Summary) -> str:
         for family in summary.families
         if (ranking := _ranking(family)) is not None
     }
+    settings = best_configurations(summary.families, has_speeds=bool(rankings))
+    fastest, is_verdict = fastest_settings(summary.families)
+    fastest = " ".join(filter(None, (_unsteady(summary) if is_verdict else "", fastest)))
     if not rankings:
         return (
-            _cross_validation(summary)
-            or best_configurations(summary.families)
+            " ".join(filter(None, (settings, _held_out(summary) if settings else "", fastest)))
+            or _cross_validation(summary)
             or "Nothing to choose: no two backends have numbers for the same settings and number "
             "of replicas."
         )
@@ -79,14 +92,22 @@ def answer(summary: Summary) -> str:
                 f"{len(summary.sweep.trials)} have not ended. Run the study to its end with the "
                 "same command."
             )
-        return (
+        few = (
             f"No answer yet: chance cannot be told from a difference with fewer than "
             f"{MIN_INTERVAL} repeats. Give the study repeats = {MIN_INTERVAL} or more and run it "
             "again."
         )
-    is_firm = any(ranking.slower for ranking in known)
-    parts = (_unsteady(summary) if is_firm else "", _speed(rankings), _scores(summary))
-    return " ".join(filter(None, (*parts, _more(known))))
+        return " ".join(filter(None, (settings, few)))
+    is_firm = any(ranking.slower for ranking in known) and not is_verdict
+    parts = (
+        settings,
+        fastest,
+        _unsteady(summary) if is_firm else "",
+        _speed(rankings),
+        _scores(summary, " between the backends" if settings else ""),
+        _more(summary, known),
+    )
+    return " ".join(filter(None, parts))
 
 
 def _unsteady(summary: Summary) -> str:
@@ -124,10 +145,10 @@ def _cross_validation(summary: Summary) -> str:
         return ""
     rest = len(parts) - MOST_FAMILIES
     parts = [*parts[:MOST_FAMILIES], *([f"{rest} more are in the tables"] if rest > 0 else [])]
-    return (
-        f"{'; '.join(parts)}. {_held_out(summary)}Folds are repeats of one configuration; tfunet "
-        "best compares configurations on the cases that they held out."
+    held_out = " ".join(
+        filter(None, (_held_out(summary), "Folds are repeats of one configuration."))
     )
+    return f"{'; '.join(parts)}. {held_out}"
 
 
 def _held_out(summary: Summary) -> str:
@@ -138,7 +159,7 @@ def _held_out(summary: Summary) -> str:
     if not folds or sum(map(len, folds.values())) > MOST_GROUPS:
         return ""
     named = [f"fold {fold} {', '.join(groups)}" for fold, groups in folds.items()]
-    return f"Held out: {'; '.join(named)}. "
+    return f"Held out: {'; '.join(named)}."
 
 
 def _speed(rankings: dict[str, _Ranking]) -> str:
@@ -151,7 +172,7 @@ def _speed(rankings: dict[str, _Ranking]) -> str:
         return "No difference in speed can be told between the backends: take any."
     if len(rankings) <= MOST_FAMILIES:
         parts = [f"with {title}, {ranking.words}" for title, ranking in rankings.items()]
-        return f"It depends on the settings: {'; '.join(parts)}."
+        return f"Which backend is the fastest depends on the settings: {'; '.join(parts)}."
     fastest: dict[tuple[str, ...], int] = {}
     for ranking in rankings.values():
         if ranking.slower:
@@ -159,19 +180,30 @@ def _speed(rankings: dict[str, _Ranking]) -> str:
     parts = [f"{_and(ways)} in {count}" for ways, count in fastest.items()]
     equal = len(rankings) - sum(fastest.values())
     parts += [f"no difference can be told in {equal}"] if equal else []
-    return f"It depends on the settings. Fastest of {len(rankings)} groups: {'; '.join(parts)}."
+    which = "Which backend is the fastest depends on the settings"
+    return f"{which}. Of {len(rankings)} groups: {'; '.join(parts)}."
 
 
-def _scores(summary: Summary) -> str:
+def _scores(summary: Summary, between: str) -> str:
     judged = [cell for family in summary.families for cell in family.cells if cell.dice_p]
     different = [cell for cell in judged if cell.dice_p is not None and cell.dice_p < _LIMIT]
     if different:
         return f"Scores differ: see there for {_and([cell.label for cell in different[:3]])}."
-    return "No difference in scores can be told." if judged else ""
+    return f"No difference in scores can be told{between}." if judged else ""
 
 
-def _more(known: Sequence[_Ranking]) -> str:
-    return MORE if any(len(ranking.first) > 1 for ranking in known) else ""
+def _more(summary: Summary, known: Sequence[_Ranking]) -> str:
+    """Return what would tell the fastest apart: more repeats, unless no number of them would."""
+    if all(len(ranking.first) == 1 for ranking in known):
+        return ""
+    noise = noise_of_records(summary)
+    if noise is None:
+        return MORE
+    repeats = max(FEASIBLE_REPEATS, *(ranking.num_repeats for ranking in known))
+    finest = finest_precision(noise, repeats, summary.num_comparisons)
+    if finest <= PRECISION:
+        return MORE
+    return f"More repeats hardly help: {too_noisy_text(finest, repeats)}."
 
 
 _LIMIT = 1 - CONFIDENCE
@@ -190,6 +222,7 @@ def _ranking(family: Family) -> _Ranking | None:
     slower = [way for way in order[1:] if _is_slower(way, order[0], pairs)]
     return _Ranking(
         num_replicas=largest,
+        num_repeats=min(pair.ratio.repeats for pair in pairs),
         first=tuple(way for way in order if way not in slower),
         slower=tuple(slower),
         is_known=all(pair.verdict != "unknown" for pair in pairs),

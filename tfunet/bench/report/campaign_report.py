@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from tfunet.bench.analysis.scaling_laws import serial_share
+from tfunet.bench.analysis.scaling_laws import is_serial_share, serial_share
 from tfunet.bench.records.published_campaign import CampaignRun, read_campaign
 from tfunet.bench.report.number_text import NONE, csv_text, markdown_text, plain_text
 from tfunet.files.atomic import write_atomic
@@ -75,13 +75,20 @@ def campaign_rows(runs: Sequence[CampaignRun]) -> list[dict[str, str]]:
             "seconds an epoch": f"{fmean(run.epoch_seconds):.3f}",
             "efficiency": f"{run.efficiency:.3f}",
             "by medians": f"{run.median_efficiency:.3f}",
-            "serial share": NONE if run.num_gpus == 1 else f"{_serial_share(run):.3f}",
+            "serial share": _share_text(run),
         }
         for run in runs
     ]
 
 
-def _serial_share(run: CampaignRun) -> float:
+def _share_text(run: CampaignRun) -> str:
+    share = _serial_share(run)
+    return NONE if share is None or not is_serial_share(share) else f"{share:.3f}"
+
+
+def _serial_share(run: CampaignRun) -> float | None:
+    if run.num_gpus == 1:
+        return None
     # All runs have the same data set, so an epoch is strong scaling.
     return serial_share(run.efficiency * run.num_gpus, run.num_gpus, "strong")
 
@@ -96,5 +103,5 @@ def _facts(run: CampaignRun) -> dict[str, Any]:
         "speed_up": run.efficiency * run.num_gpus,
         "efficiency": run.efficiency,
         "median_efficiency": run.median_efficiency,
-        "serial_share": None if run.num_gpus == 1 else _serial_share(run),
+        "serial_share": _serial_share(run),
     }

@@ -1,16 +1,19 @@
 """The table of a report that compares configurations: models, losses, other settings. Pure."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
 from tfunet.bench.analysis.configurations import (
-    DATASET_IOU,
-    MEAN,
+    ERROR,
+    SPEED,
     Configuration,
     Ranking,
     Score,
+    by_setting,
     rankings,
+    speed_ranking,
 )
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
@@ -57,21 +60,42 @@ def configuration_facts(families: Sequence[Family]) -> list[dict[str, Any]]:
     ]
 
 
-def best_configurations(families: Sequence[Family]) -> str:
-    """Return which configurations have the best scores; "" if there is only one."""
+def best_configurations(families: Sequence[Family], *, has_speeds: bool = False) -> str:
+    """Return which configurations have the best scores, and which value of each setting; "" if none
+    varies. Ways of training alone are compared here only without a comparison of their speeds.
+    """
+    if has_speeds and len(families) == 1:
+        return ""  # Batches that grow with the replicas are no settings that were varied.
     found, has_several = rankings(families)
-    if not found:
-        return OTHER_MASKS if has_several else ""
+    if not found and has_several:
+        return OTHER_MASKS
+    found = tuple(ranking for ranking in found if _has_settings(ranking) or not has_speeds)
     parts = []
     for ranking in found[:MOST_NAMED]:
-        shared = _shared_text(ranking)
-        parts.append(f"With {shared}: {_sentence(ranking)}" if shared else _sentence(ranking))
+        parts.append(_where(ranking) + _sentence(ranking))
+        parts += map(_sentence, by_setting(ranking))
     rest = len(found) - MOST_NAMED
-    return " ".join([*parts, *([f"The tables have {rest} more such comparisons."] * (rest > 0))])
+    parts += [f"The tables have {rest} more such comparisons."] if rest > 0 else []
+    return " ".join(parts)
+
+
+def fastest_settings(families: Sequence[Family]) -> tuple[str, bool]:
+    """Return which settings that change no score are the fastest, and whether this is a verdict; ""
+    if none varies.
+    """
+    ranking = speed_ranking(families)
+    if ranking is None:
+        return "", False
+    return _where(ranking) + _sentence(ranking), any(map(_is_behind, ranking.configurations[1:]))
 
 
 def _has_settings(ranking: Ranking) -> bool:
     return any(each.settings for each in ranking.configurations)
+
+
+def _where(ranking: Ranking) -> str:
+    shared = _shared_text(ranking)
+    return f"With {shared}: " if shared else ""
 
 
 def _shared_text(ranking: Ranking) -> str:
@@ -88,19 +112,23 @@ def _sentence(ranking: Ranking) -> str:
     """Return which configuration is the best, and whether chance explains it."""
     best, *others = ranking.configurations
     main = best.scores[0]
-    name = "mean Dice" if main.metric == "Dice" else main.metric
-    name = "mIoU" if (main.metric, main.region) == (DATASET_IOU, MEAN) else name
+    name = texts.score_name(main.metric, main.region)
+    most, beyond = ("lowest", "below") if main.metric == ERROR else ("highest", "above")
+    number = 1 + len(others)
     begin = (
-        f"Of {1 + len(others)} configurations, {ranking.name_of(best)} has the highest {name}, "
-        f"{main.mean.value:.3f}"
+        f"All else equal, of {number} values of {ranking.setting},"
+        if ranking.setting
+        else f"Of {number} configurations,"
     )
-    next_ = others[0].scores[0].from_best
+    begin = (
+        f"{begin} {ranking.name_of(best)} has the {most} {name}, {_digits(main, main.mean.value)}"
+    )
+    next_ = _lead(others[0].scores[0])
     if next_ is None or any(each.scores[0].adjusted_p is None for each in others):
         return f"{begin}; whether by chance is known with {MIN_INTERVAL} or more repeats."
-    lead = next_.within(-1, 1)
-    begin += (
-        f", {-lead.value:.3f} (95 % interval {-lead.high:+.3f} to {-lead.low:+.3f}) above the next"
-    )
+    lead = next_.within(-1, 1) if is_share(main.metric) else next_
+    low, high = (_digits(main, end, "+") for end in (lead.low, lead.high))
+    begin += f", {_digits(main, lead.value)} (95 % interval {low} to {high}) {beyond} the next"
     alike = [ranking.name_of(each) for each in others if not _is_behind(each)]
     if len(alike) > MOST_NAMED:
         return f"{begin}. It cannot be told from {len(alike)} others."
@@ -113,7 +141,20 @@ def _is_behind(configuration: Configuration) -> bool:
     score = configuration.scores[0]
     is_told = score.adjusted_p is not None and score.adjusted_p < 1 - CONFIDENCE
     # Means over unequal repeats can rank two the other way round than their common repeats.
-    return is_told and score.from_best is not None and score.from_best.effect < 0
+    lead = _lead(score)
+    return is_told and lead is not None and lead.effect > 0
+
+
+def _lead(score: Score) -> Estimate | None:
+    """Return how much better the best is than this one."""
+    by = score.from_best
+    if by is None or score.metric == ERROR:
+        return by
+    return replace(by, value=-by.value, low=-by.high, high=-by.low, effect=-by.effect)
+
+
+def _digits(score: Score, value: float, sign: str = "") -> str:
+    return f"{value:{sign}.1f}" if score.metric == SPEED else f"{value:{sign}.3f}"
 
 
 def _doubt_of_cases(ranking: Ranking) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tfunet.bench.analysis.dice_target import DiceTarget
 from tfunet.bench.analysis.lost_efficiency import mean_lost
-from tfunet.bench.analysis.scaling_laws import fit
+from tfunet.bench.analysis.scaling_laws import fit, is_serial_share
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family, Summary
 from tfunet.bench.analysis.volume_scaling import volume_scaling
@@ -113,7 +113,7 @@ def _speed_up(cell: Cell) -> str:
 def _law(family: Family, cells: Sequence[Cell]) -> Iterator[str]:
     speed_ups = {cell.num_replicas: cell.speed_up.value for cell in cells if cell.speed_up}
     law = fit(speed_ups, family.scaling)
-    if law is None or law.share < 0:  # A negative share is no share.
+    if law is None or not is_serial_share(law.share):
         return
     limit = "" if law.limit is None else f", which allows at most {law.limit:.3g} times"
     yield (

@@ -1,15 +1,16 @@
 """What a report says of a run that is compared with no other."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.sweep_summary import Family, Summary
-from tfunet.bench.records.run_tables import read_cases
+from tfunet.bench.records.run_tables import read_cases, read_history
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import plain_text
 from tfunet.bench.report.tables import family_heading
-from tfunet.learning.dataset_scores import absent_line, region_scores, score_rows
+from tfunet.learning.dataset_scores import RegionScores, absent_line, region_scores, score_rows
 from tfunet.process.terminal import counted
 
 # Columns that say how runs compare.
@@ -44,9 +45,7 @@ def score_tables(summary: Summary) -> dict[str, Any]:
     """
     if summary.lone_run is None:
         return {"regions": [], "absent": "", "cases": []}
-    table = read_cases(summary.lone_run.folder)
-    rows = (dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True))
-    found = region_scores(rows)
+    found = _regions(summary.lone_run.folder)
     return {
         "regions": score_rows(found),
         "absent": absent_line(found),
@@ -81,14 +80,37 @@ def _worst_cases(rows: list[dict[str, str]]) -> list[str]:
 
 
 def lone_answer(run: TrialRecord) -> str:
-    """Return the scores of a run in a sentence."""
+    """Return the scores of a run in a sentence: those of its last evaluation if it is not done."""
     result = run.result
-    if result is None:
-        return f"{run.id} has no scores yet: {run.reason or run.state}."
-    dice = [f"{value:.3f} ({region})" for region, value in result.dice.items()]
-    errors = [f"{value:.3g} ({target})" for target, value in result.mae.items()]
+    dice, errors = _last_scores(run.folder) if result is None else (result.dice, result.mae)
+    state = run.reason.removeprefix(f"{run.state}: ")
+    state = f"{run.state}: {state}" if state else run.state
+    if result is None and not dice and not errors:
+        return f"{run.id} has no scores yet. Its state is {state}."
+    values = [f"{value:.3f} ({region})" for region, value in dice.items()]
+    values = values or [f"{value:.3g} ({target})" for target, value in errors.items()]
     measure = "mean Dice" if dice else "mean absolute error"
     cases = len(dice_by_case(run.folder))
     over = f" over {counted(cases, 'validation case')}" if cases else ""
-    trained = f", after {counted(result.steps, 'step')}" if result.steps else ""
-    return f"{run.id} has a {measure} of {', '.join(dice or errors)}{over}{trained}."
+    trained = f", after {counted(result.steps, 'step')}" if result and result.steps else ""
+    end = "" if result is not None else f" in its last evaluation. Its state is {state}"
+    return f"{run.id} has a {measure} of {', '.join(values)}{over}{trained}{end}."
+
+
+def _last_scores(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Return Dice by region and errors by target of a run's last evaluation, done or not."""
+    dice = {region: its.dice for region, its in _regions(folder).items()}
+    history = read_history(folder)
+    errors = {
+        name.removeprefix("mae_"): known[-1]
+        for name, values in history.items()
+        if name.startswith("mae_") and (known := [value for value in values if value is not None])
+    }
+    return dice, errors
+
+
+def _regions(folder: Path) -> dict[str, RegionScores]:
+    table = read_cases(folder)
+    return region_scores(
+        dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict, spread
+from tfunet.bench.analysis.configurations import DATASET_IOU, ERROR, MEAN
 from tfunet.config.amount import GIB
 from tfunet.files.printable import printable
 from tfunet.process.terminal import columns, counted
@@ -91,6 +92,26 @@ def markdown_text(rows: Sequence[Mapping[str, str]]) -> str:
         for line in lines
     )
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def score_name(metric: str, region: str) -> str:
+    """Return a score by which runs are ranked in words: "mean Dice", "MAE of age"."""
+    if metric == DATASET_IOU and region == MEAN:
+        return "mIoU"
+    return {"Dice": "mean Dice", ERROR: f"{ERROR} of {region}"}.get(metric, metric)
+
+
+def too_noisy_text(finest: float, repeats: int) -> str:
+    """Return which differences cannot be told, to follow another word."""
+    return (
+        f"the machine is too noisy for differences below {percent_text(finest)}, even with "
+        f"{repeats} repeats"
+    )
+
+
+def percent_text(finest: float) -> str:
+    """Return a difference that can be told, rounded up: "43 %"."""
+    return f"{math.ceil(100 * finest - 1e-9)} %"
 
 
 def markdown_list(heading: str, lines: Iterable[str]) -> str:

@@ -27,6 +27,8 @@ OTHER_MARKERS = ("v", "P", "X", "*", "<", "p", ">")
 BESIDE = 2**0.035
 # A box is drawn for so many values or more.
 FEWEST_OF_BOX = 10
+# Labels of what a caption explains; legends leave them out.
+BAND, BOX, FEW, INTERVAL, LINE, REFERENCE = "_band", "_box", "_few", "_interval", "_line", "_one"
 # Share of an axis beyond its values.
 MARGIN = 0.05
 # Panels beside each other, and inches of a letter of their titles.
@@ -55,6 +57,8 @@ RC = {
 }
 
 Styles = dict[str, tuple[str, str]]
+# Sentences; one in a pair is said only of a figure that has what is labelled with the second word.
+Caption = str | tuple[str | tuple[str, str], ...]
 
 
 def styles_of(summary: Summary) -> Styles:
@@ -144,7 +148,7 @@ def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
         colour = colours[at] if at < len(colours) else "#555555"
         axes.plot(rows[at], [at] * len(rows[at]), "o", color=colour, alpha=0.7, markersize=5)
         median = float(np.median(rows[at]))
-        axes.plot([median] * 2, [at - 0.3, at + 0.3], color="#000000", linewidth=1.4)
+        axes.plot([median] * 2, [at - 0.3, at + 0.3], color="#000000", linewidth=1.4, label=FEW)
     boxes = axes.boxplot(
         [[] if at in few else row for at, row in enumerate(rows)],
         positions=range(len(rows)),
@@ -156,6 +160,9 @@ def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
     )
     for box, colour in zip(boxes["boxes"], colours, strict=False):
         box.set(facecolor=colour, alpha=0.5)
+    for at, row in enumerate(rows):
+        if len(row) >= FEWEST_OF_BOX:
+            boxes["boxes"][at].set_label(BOX)
     values = [value for row in rows for value in row]
     if values and min(values) == max(values):
         # Matplotlib would choose an axis around the value, with a negative Dice on it.
@@ -185,6 +192,17 @@ def legend_above(figure: Figure, *panels: Any) -> None:
     # The longest name must fit into every column.
     columns = max(1, min(len(handles), 110 // (max(map(len, handles)) + 7)))
     figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=columns)
+
+
+def said_of(figure: Figure, caption: Caption) -> str:
+    """Return the sentences of a caption on what the figure has."""
+    parts = [caption] if isinstance(caption, str) else caption
+    labels = {artist.get_label() for artist in figure.findobj()}
+    return " ".join(
+        part if isinstance(part, str) else part[0]
+        for part in parts
+        if isinstance(part, str) or part[1] in labels
+    )
 
 
 def to_svg(figure: Figure, name: str, title: str) -> str:

@@ -23,6 +23,7 @@ from tfunet.bench.report.score_plots import (
     metric_boxes,
     scores_by_replicas,
 )
+from tfunet.bench.report.setting_plots import CAPTION, draw_setting, setting_figures
 from tfunet.bench.report.tables import family_metrics
 from tfunet.config.amount import GIB
 
@@ -35,7 +36,9 @@ MAX_FAMILIES = 8
 OF_SEVERAL_RUNS = ("scaling", "throughput", "scores", "memory")
 
 # Name, title, caption, and the function that draws the figure for a family.
-FigureKind = tuple[str, str, str, Callable[[Family, plot_style.Styles], Figure | None]]
+FigureKind = tuple[
+    str, str, plot_style.Caption, Callable[[Family, plot_style.Styles], Figure | None]
+]
 # Turns a speed-up of a cell into what is drawn.
 Scale = Callable[[float, Cell], float]
 
@@ -58,8 +61,8 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     """Return those of `figures`, (name, title, caption, function), for which the sweep has numbers,
     for its first families of cells.
     """
-    drawings = []
     styles = plot_style.styles_of(summary)
+    drawings = [] if figures is not None else setting_drawings(summary)
     for number, family in enumerate(summary.families[:MAX_FAMILIES], 1):
         suffix = f"-{number}" if len(summary.families) > 1 else ""
         kinds = list(_all_figures(family) if figures is None else figures)
@@ -75,11 +78,29 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     return drawings
 
 
+def setting_drawings(summary: Summary) -> list[Drawing]:
+    """Return a figure for each setting that varied, with all its values."""
+    families, styles = summary.families, plot_style.styles_of(summary)
+    return [
+        drawn(
+            f"setting-{_plain('-'.join(kind.keys))}",
+            kind.title,
+            CAPTION,
+            functools.partial(draw_setting, kind, families, styles),
+        )
+        for kind in setting_figures(families)[:MAX_FAMILIES]
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", name)
+
+
 def _all_figures(family: Family) -> list[FigureKind]:
     """Return all figures; those of metrics of whole cases follow that of Dice."""
     metrics: list[FigureKind] = [
         (
-            f"metric-{re.sub(r'[^A-Za-z0-9]+', '-', metric)}",
+            f"metric-{_plain(metric)}",
             f"{metric} of every case",
             BOXES,
             functools.partial(metric_boxes, metric),
@@ -90,7 +111,9 @@ def _all_figures(family: Family) -> list[FigureKind]:
     return [*FIGURES[:after], *metrics, *FIGURES[after:]]
 
 
-def drawn(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Drawing:
+def drawn(
+    name: str, title: str, caption: plot_style.Caption, draw: Callable[[], Figure]
+) -> Drawing:
     """Return a figure of any kind in the style of all."""
     with styled(name):
         return _drawing(draw(), name, title, caption)
@@ -101,9 +124,9 @@ def styled(name: str) -> AbstractContextManager[None]:
     return rc_context({**plot_style.RC, "svg.hashsalt": name})
 
 
-def _drawing(figure: Figure, name: str, title: str, caption: str) -> Drawing:
+def _drawing(figure: Figure, name: str, title: str, caption: plot_style.Caption) -> Drawing:
     svg = plot_style.to_svg(figure, name, title)
-    return Drawing(name=name, title=title, caption=caption, svg=svg)
+    return Drawing(name=name, title=title, caption=plot_style.said_of(figure, caption), svg=svg)
 
 
 def named(*names: str) -> list[FigureKind]:
@@ -185,7 +208,7 @@ def speed_up_lines(
                 )
                 shown += repeats
         x, middle, low, high = np.array(points).T
-        axes.errorbar(
+        marks = axes.errorbar(
             x,
             middle,
             yerr=np.nan_to_num([middle - low, high - middle]),
@@ -194,10 +217,15 @@ def speed_up_lines(
             label=way,
             markersize=6,
             linewidth=1.5,
-            elinewidth=1.2,
-            capsize=3,
+            elinewidth=2.2,
+            capsize=5,
+            capthick=2.2,
             zorder=3,
         )
+        if len(x) > 1:
+            marks.lines[0].set_label(plot_style.LINE)
+        if not np.isnan(low).all():
+            marks.lines[2][0].set_label(plot_style.INTERVAL)
         shown += list(middle)
     return shown
 
@@ -248,8 +276,9 @@ def _bars(
         trials = cell.done if len(values) == len(cell.done) else ()
         plot_style.repeat_dots(axes, values, [at] * len(values), "#222222", trials, size=4)
         said = text.format(median) if len(values) == 1 else f"median {text.format(median)}"
-        axes.text(max(values) + 0.015 * largest, at, said, va="center")
-    axes.set_xlim(0, largest * 1.2)
+        # In a column of its own: beside a dot it would be taken for the number of the dot.
+        axes.text(1.01, at, said, va="center", transform=axes.get_yaxis_transform())
+    axes.set_xlim(0, largest * 1.05)
     plot_style.name_rows(axes, cells)
 
 
@@ -283,9 +312,16 @@ def _phases(family: Family, styles: plot_style.Styles) -> Figure | None:
     return figure
 
 
-BOXES = (
-    "Cases of all repeats. Box: quartiles and median; whiskers: up to 1.5 times the quartile range "
-    "beyond the box. Fewer than 10 cases are dots, with a line at their median."
+BOXES: plot_style.Caption = (
+    "Cases of all repeats.",
+    (
+        "Box: quartiles and median; whiskers: up to 1.5 times the quartile range beyond the box.",
+        plot_style.BOX,
+    ),
+    (
+        f"Fewer than {plot_style.FEWEST_OF_BOX} cases are dots, with a line at their median.",
+        plot_style.FEW,
+    ),
 )
 CONFUSION: FigureKind = (
     "confusion",
@@ -299,8 +335,12 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "scaling",
         "Speed-up and efficiency",
-        "Ratio with its 95 % interval, cut at the edge of the figure. A dot for every repeat links "
-        "to its trial. Dashed: ideal. A line joins points of one backend.",
+        (
+            "A dot for every repeat links to its trial.",
+            ("Upright: 95 % interval of a ratio, cut at the edge.", plot_style.INTERVAL),
+            "Dashed: ideal.",
+            ("A line joins points of one backend.", plot_style.LINE),
+        ),
         _scaling,
     ),
     (
@@ -312,9 +352,12 @@ FIGURES: tuple[FigureKind, ...] = (
     (
         "loss",
         "Training loss over steps and over time",
-        "A line for every repeat: a running mean over a twentieth of the steps. Dotted: one "
-        "replica, for comparison. Over steps, equal curves lie inside each other. Time is that of "
-        "training, with the first step.",
+        (
+            "A line for every repeat: a running mean over a twentieth of the steps.",
+            ("Dotted: one replica, for comparison.", plot_style.REFERENCE),
+            "Over steps, equal curves lie inside each other. Time is that of training, with the "
+            "first step.",
+        ),
         loss_curves,
     ),
     (
@@ -326,8 +369,11 @@ FIGURES: tuple[FigureKind, ...] = (
     ),
     (
         "scores",
-        "Dice and IoU against replicas",
-        "Hollow: every repeat. Filled: their median. Band: range of the baseline's repeats.",
+        "Dice and IoU of every repeat",
+        (
+            "Hollow: every repeat. Filled: their median.",
+            ("Band: range of the baseline's repeats.", plot_style.BAND),
+        ),
         scores_by_replicas,
     ),
     (

@@ -1,6 +1,6 @@
 """Draws loss, Dice and IoU. Needs matplotlib."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,8 @@ def loss_curves(family: Family, styles: plot_style.Styles) -> Figure | None:
                     label=label,
                     linestyle=":" if is_reference else "-",
                 )
+            if is_reference:
+                grid[0, column].plot([], [], label=plot_style.REFERENCE)
         grid[0, column].set_title(f"{count} replica{'s' if count > 1 else ''}")
         grid[0, column].set_xlabel("optimizer steps")
         grid[1, column].set_xlabel("seconds of training")
@@ -96,15 +98,28 @@ def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | No
     regions = _regions(family)
     if not regions:
         return None
-    counts = sorted({cell.num_replicas for cell in family.cells if cell.results})
-    places = [(score, region) for region in regions for score in ("Dice", "IoU")]
-    titles = [f"{score}, {region}" for score, region in places]
+    cells = [cell for cell in family.cells if cell.results]
+    counts = sorted({cell.num_replicas for cell in cells})
+    if len(cells) < 2:
+        return None
+    panels_of = [(score, region) for region in regions for score in ("Dice", "IoU")]
+    titles = [f"{score}, {region}" for score, region in panels_of]
     most = 2 if len(regions) < FEW_REGIONS else 4
     figure, rows = plot_style.make_grid(titles, 2.9, most=most, together=2)
     panels = [axes for row in rows for axes in row]
-    for axes, (score, region) in zip(panels, places, strict=True):
-        _score_panel(axes, family, region, score, styles)
-        plot_style.replica_axis(axes, counts, "replicas")
+    shift = plot_style.shifts(cells)
+    # One number of replicas is no axis: ways stand beside each other.
+    places = {
+        cell.label: cell.num_replicas * shift[cell.way] if len(counts) > 1 else float(at)
+        for at, cell in enumerate(cells)
+    }
+    for axes, (score, region) in zip(panels, panels_of, strict=True):
+        _score_panel(axes, cells, places, region, score, styles)
+        if len(counts) > 1:
+            plot_style.replica_axis(axes, counts, "replicas")
+        else:
+            axes.set_xticks(list(places.values()), list(places), rotation=20, ha="right")
+            axes.set_xlim(-0.5, len(cells) - 0.5)
     for row in rows:
         row[0].set_ylabel("mean over cases")
     plot_style.legend_above(figure, panels[0])
@@ -112,18 +127,29 @@ def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | No
 
 
 def _score_panel(
-    axes: Any, family: Family, region: str, score: str, styles: plot_style.Styles
+    axes: Any,
+    cells: Sequence[Cell],
+    places: Mapping[str, float],
+    region: str,
+    score: str,
+    styles: plot_style.Styles,
 ) -> None:
-    cells = [cell for cell in family.cells if cell.results]
-    shift = plot_style.shifts(cells)
     for cell in cells:
         spread = cell.dice(region) if score == "Dice" else cell.iou(region)
         if spread is None:
             continue
         colour, marker = styles[cell.way]
-        x = cell.num_replicas * shift[cell.way]
-        if cell.is_baseline:
-            axes.axhspan(spread.low, spread.high, color=colour, alpha=0.12, linewidth=0, zorder=0)
+        x = places[cell.label]
+        if cell.is_baseline and spread.low < spread.high:
+            axes.axhspan(
+                spread.low,
+                spread.high,
+                color=colour,
+                alpha=0.2,
+                linewidth=0,
+                zorder=0,
+                label=plot_style.BAND,
+            )
         trials = cell.done if len(spread.values) == len(cell.done) else ()
         plot_style.repeat_dots(
             axes,

@@ -39,8 +39,8 @@ from tfunet.bench.report.tables import (
     cell_facts,
     comparison_facts,
     cost_rows,
+    family_metrics,
     lost_rows,
-    metric_interval_rows,
     metric_rows,
     skipped_rows,
     summary_rows,
@@ -148,8 +148,6 @@ def summary_table(folder: str | Path, target_dice: float | None = None) -> str:
             blocks.append("\n".join(plain_text(costs)))
         if measured := metric_rows(family):
             blocks.append("\n".join(plain_text(measured)))
-        if intervals := metric_interval_rows(family):
-            blocks.append("\n".join(plain_text(intervals)))
         if parts := lost_rows(family):
             blocks.append("\n".join(plain_text(parts)))
     for compared in configuration_section(summary.families, said):
@@ -258,7 +256,6 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
                 "costs": shown_rows(summary, cost_rows(family, target)),
                 "lost": lost_rows(family),
                 "metrics": metric_rows(family),
-                "metric_intervals": metric_interval_rows(family),
                 "has_energy": any(cell.energy_joules for cell in family.cells),
             }
             for family, target in targets
@@ -312,6 +309,7 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
             lost_rows(family),
         )
         yield from (name for rows in tables if rows for name in rows[0])
+        yield from family_metrics(family)
     for rows in (
         score_tables(summary)["regions"],
         *(compared["rows"] for compared in configuration_section(summary.families)),

@@ -3,15 +3,14 @@
 from typing import Any
 
 from tfunet.bench.analysis.case_metric_means import (
-    CaseMean,
     by_repeat,
     case_means,
     metric_names,
 )
-from tfunet.bench.analysis.confidence_intervals import Spread, difference, mean, spread
+from tfunet.bench.analysis.confidence_intervals import Spread, difference, mean
 from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
-from tfunet.bench.analysis.scaling_laws import serial_share
+from tfunet.bench.analysis.scaling_laws import is_serial_share, serial_share
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
@@ -20,6 +19,8 @@ from tfunet.bench.report import number_text as texts
 from tfunet.config.case_metrics import is_share
 from tfunet.config.keys import describe
 from tfunet.process.terminal import counted
+
+MEAN = "mean (95 % interval)"
 
 
 def summary_rows(family: Family) -> list[dict[str, str]]:
@@ -53,37 +54,22 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     return rows
 
 
-def metric_rows(family: Family) -> list[dict[str, str]]:
-    """Return a row for each cell and region: metrics of whole cases, if the runs have some."""
-    names = family_metrics(family)
-    rows = []
-    for cell in family.cells if names else ():
-        runs = [case_means(trial.folder, metric_names(trial.folder)) for trial in cell.done]
-        for region in cell.regions:
-            found = {
-                name: [run[name, region] for run in runs if (name, region) in run] for name in names
-            }
-            row = {name: _metric_text(means) for name, means in found.items()}
-            rows.append({**_names(cell), "region": region, **row})
-    return rows
-
-
 def family_metrics(family: Family) -> list[str]:
     """Return the metrics of whole cases that runs of a family ask for."""
     trials = [trial for cell in family.cells for trial in cell.done]
     return list(dict.fromkeys(name for trial in trials for name in metric_names(trial.folder)))
 
 
-def metric_interval_rows(family: Family) -> list[dict[str, str]]:
-    """Return a row for each cell, region and metric with intervals over the repeats; none if no
-    cell has enough of them.
+def metric_rows(family: Family) -> list[dict[str, str]]:
+    """Return a row for each metric of whole cases, region and cell: medians over the repeats, and
+    with enough of them means with intervals, and differences from the baseline.
 
     With folds, whose mean is what is asked for, Dice is among the metrics.
     """
     has_folds = family.num_folds > 1
     baseline = next((cell for cell in family.cells if cell.is_baseline and cell.results), None)
-    has_baseline = family.baseline is not None and baseline is not None
-    rows, has_interval = [], False
+    baseline = baseline if family.baseline is not None else None
+    rows, has_interval = [], has_folds
     for metric in [*(["Dice"] if has_folds else []), *family_metrics(family)]:
         for region in dict.fromkeys(region for cell in family.cells for region in cell.regions):
             reference = by_repeat(baseline, metric, region) if baseline is not None else {}
@@ -93,37 +79,38 @@ def metric_interval_rows(family: Family) -> list[dict[str, str]]:
                     continue
                 has_share = is_share(metric)
                 estimate = mean(values)
-                estimate = estimate.within(0, 1) if has_share else estimate
                 has_interval = has_interval or estimate.has_interval
                 row = {
                     **_names(cell),
                     "region": region,
                     "metric": metric,
-                    "mean (95 % interval)": texts.precise_estimate_text(estimate),
+                    "median": _metric_text(cell, metric, region, list(values.values())),
+                    MEAN: texts.precise_estimate_text(
+                        estimate.within(0, 1) if has_share else estimate
+                    ),
                 }
-                if has_baseline and baseline is not None:
-                    by = (
-                        None if cell is baseline or not reference else difference(values, reference)
-                    )
+                if baseline is not None:
+                    by = difference(values, reference) if reference and cell != baseline else None
                     by = by.within(-1, 1) if by is not None and has_share else by
                     row[f"difference from {baseline.label} (95 % interval)"] = (
                         texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
                     )
                 rows.append(row)
-    # A column of the baseline alone compares nothing.
-    empty = {
-        name for row in rows[:1] for name in row if {row[name] for row in rows} == {texts.NONE}
-    }
-    rows = [{name: text for name, text in row.items() if name not in empty} for row in rows]
-    return rows if has_interval or has_folds else []
+    # Without intervals, means say no more than medians; a column of the baseline compares nothing.
+    kept = [
+        name
+        for name in (rows[0] if rows else ())
+        if {row[name] for row in rows} != {texts.NONE}
+        and (has_interval or not name.endswith("(95 % interval)"))
+    ]
+    return [{name: row[name] for name in kept} for row in rows]
 
 
-def _metric_text(means: list[CaseMean]) -> str:
+def _metric_text(cell: Cell, metric: str, region: str, values: list[float]) -> str:
     """Return the median of runs, and in how many of their cases a metric is defined."""
-    defined = [mean.value for mean in means if mean.num_defined]
-    if not defined:
-        return texts.NONE
-    text = texts.spread_text(spread(defined), 3)
+    text = texts.values_text(values, 3)
+    runs = [case_means(trial.folder, metric_names(trial.folder)) for trial in cell.done]
+    means = [run[metric, region] for run in runs if (metric, region) in run]
     known, cases = (
         sum(getattr(mean, name) for mean in means) for name in ("num_defined", "num_cases")
     )
@@ -371,11 +358,11 @@ def _names(cell: Cell) -> dict[str, str]:
 
 def _share_text(family: Family, cell: Cell) -> str:
     shares = share_facts(family, cell)
-    if not shares or (shares["serial_share"] or 0) < 0:  # More than n times as fast.
+    if not shares or not is_serial_share(shares["serial_share"] or 0.0):
         return texts.NONE
-    share, low, high = shares.values()
-    text = f"{share:.3f}"
-    return text if low is None else f"{text} ({max(low, 0.0):.3f} to {high:.3f})"
+    share, *ends = shares.values()
+    known = [min(max(end, 0.0), 1.0) for end in ends if end is not None]
+    return f"{share:.3f}" + (f" ({known[0]:.3f} to {known[1]:.3f})" if known else "")
 
 
 def _reached_text(effort: Reached | None, num_repeats: int) -> str:

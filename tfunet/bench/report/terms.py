@@ -29,7 +29,7 @@ TERMS = {
     "memory (GiB)": "Peak resident memory of all processes together.",
     "device memory (GiB)": "Peak memory on the device of the process that needs most.",
     "serial share": "Part of the work that ran as if on one replica: 0 is ideal. It is - "
-    "where n replicas were more than n times as fast.",
+    "where n replicas were more than n times as fast, or slower than one.",
     "device-hours a run": "Hours of the whole run times its devices.",
     "energy a run (Wh)": "Energy of CPU packages and GPUs over the training loop.",
     "J a sample": "Energy of the run divided by its samples.",
