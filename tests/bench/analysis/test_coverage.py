@@ -7,7 +7,8 @@ import pytest
 from simulated import sweeps
 
 from tfunet.bench.analysis.confidence_intervals import adjusted_p_values, ratio, speed_verdict
-from tfunet.bench.analysis.repeats_needed import Noise, assumed_noise, block_noise, repeats_needed
+from tfunet.bench.analysis.repeats_needed import assumed_noise, repeats_needed
+from tfunet.bench.analysis.trial_noise import Noise, block_noise
 
 SWEEPS = 2000
 REPEATS = (3, 5, 10)

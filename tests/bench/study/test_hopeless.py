@@ -14,8 +14,8 @@ from paths import ROOT
 from synthetic_sweep import make_study, write_trial
 
 from tfunet import exit_codes
-from tfunet.bench.analysis.repeats_needed import noise_of_records
 from tfunet.bench.analysis.sweep_summary import summarise
+from tfunet.bench.analysis.trial_noise import noise_of_records
 from tfunet.bench.launch import resume_and_cancel, slurm_submit
 from tfunet.bench.launch.local_sweep import run_sweep
 from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep, wait_for
