@@ -16,7 +16,7 @@ from tfunet.data.defects import DefectsError
 from tfunet.data.discovery.case_folders import masks_reason
 from tfunet.data.discovery.first_measured import add_measured
 from tfunet.data.discovery.first_training import Machine, add_training
-from tfunet.data.discovery.found_pairs import Pairs
+from tfunet.data.discovery.found_pairs import Pairs, derived
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
 from tfunet.data.discovery.object_files import object_options
@@ -214,12 +214,13 @@ def _of_pairs(
 ) -> tuple[RunFile, float]:
     files_there = list_files(folder)
     pairs = find_pairs(files_there, images, masks, root=folder)
-    unused = _unused(files_there, pairs)
     sides = sides_of(pairs, files_there)
+    made = derived(sides.pairs, files_there)
+    unused = _unused(files_there, pairs, made)
     pairs, held_out = sides.pairs, list(sides.held_out)
     patterns = list(pairs.masks.values())
     cases, _, found = match_files(
-        folder, pairs.images, patterns, sides.exclude, objects=pairs.objects
+        folder, pairs.images, patterns, [*sides.exclude, *made], objects=pairs.objects
     )
     if not cases:
         raise ValueError(f"{found}, and no image has its mask. Say --images and --masks.")
@@ -253,6 +254,7 @@ def _of_pairs(
         for file in find(folder, mask)
     ):
         left_out = []
+    left_out += made
     exclude = [*sides.exclude, *left_out]
     if left_out:
         reasons["exclude"] = (
@@ -280,11 +282,18 @@ def _of_pairs(
     return run, contents.foreground_share
 
 
-def _unused(files: Sequence[str], pairs: Pairs) -> str:
-    """Return a sentence on files that no pattern matches, such as pairs in another format."""
-    patterns = map(split_container, (*pairs.images, *pairs.masks.values()))
-    known = [compiled(outside.as_posix()) for outside, _ in patterns]
-    others = [file for file in files if not any(pattern.fullmatch(file) for pattern in known)]
+def _unused(files: Sequence[str], pairs: Pairs, made: Sequence[str]) -> str:
+    """Return a sentence on files that no pattern matches, or one of those `made` of images."""
+    known, left_out = (
+        [compiled(split_container(pattern)[0].as_posix()) for pattern in patterns]
+        for patterns in ((*pairs.images, *pairs.masks.values()), made)
+    )
+    others = [
+        file
+        for file in files
+        if not any(pattern.fullmatch(file) for pattern in known)
+        or any(pattern.fullmatch(file) for pattern in left_out)
+    ]
     if not others:
         return ""
     return f"Not used: {counted(len(others), 'file')} of other names, such as {others[0]}."
