@@ -23,6 +23,7 @@ from tfunet.data.intensity_checks import IntensityChecks, watched
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics, recorded_statistics
 from tfunet.files.atomic import PARTIAL, write_atomic, writing
+from tfunet.files.printable import check_utf8
 from tfunet.files.regular import remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
@@ -251,6 +252,7 @@ def _fit(
     fit, images, defects = [], [], []
     for job in jobs:
         try:
+            check_utf8(str(job.files[0]))
             for member in members:
                 member.network.check_files(job.files)
             image = members[0].prepare.open(job.files)

@@ -30,6 +30,7 @@ from tfunet.data.layouts.dataset_json import channel_names
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.home import expand_home
+from tfunet.files.printable import check_utf8
 from tfunet.files.typed import read_json
 from tfunet.process.terminal import counted
 
@@ -214,6 +215,8 @@ def _of_pairs(
 ) -> tuple[RunFile, float]:
     files_there = list_files(folder)
     pairs = find_pairs(files_there, images, masks, root=folder)
+    for name in (str(root), *pairs.images, *pairs.masks.values()):
+        check_utf8(name)
     sides = sides_of(pairs, files_there)
     made = derived(sides.pairs, files_there)
     unused = _unused(files_there, pairs, made)
