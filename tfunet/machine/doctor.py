@@ -34,6 +34,7 @@ CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
     "io": ("tifffile", "imagecodecs", "nibabel", "pillow", "pydicom", "h5py", "zarr"),
+    "annotations": ("pycocotools", "roifile", "scikit-image"),
     "ensembles": ("optuna", "scipy"),
     "metrics": ("scikit-image", "scipy"),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),

@@ -87,7 +87,7 @@ def find_pairs(
         )
     if images and masks:
         return _pairs(files, list(images), list(masks), classes=len(masks) > 1)
-    by_words = set(_masks_by_words(files))
+    by_words = set(masks_by_words(files))
     mask_files = _matching(files, masks) if masks else sorted(by_words)
     image_files = _matching(files, images)
     if not images:
@@ -135,7 +135,7 @@ def find_pairs(
     return pairs if images or masks else without_kinds(pairs)
 
 
-def _masks_by_words(files: Sequence[str]) -> list[str]:
+def masks_by_words(files: Sequence[str]) -> list[str]:
     """Return the files whose folders, or else names, say that they are masks."""
     paths = [PurePosixPath(file) for file in files]
     depth = shared_start([path.parent.parts for path in paths])

@@ -13,6 +13,7 @@ import numpy as np
 
 from tfunet.config.sections import SplitKeys
 from tfunet.data.defects import DefectsError
+from tfunet.data.discovery.annotated_folders import find_annotated, other_annotations
 from tfunet.data.discovery.case_folders import masks_reason
 from tfunet.data.discovery.first_measured import add_measured
 from tfunet.data.discovery.first_training import Machine, add_training
@@ -20,7 +21,7 @@ from tfunet.data.discovery.found_pairs import Pairs, derived
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
 from tfunet.data.discovery.object_files import object_options
-from tfunet.data.discovery.pairs import find_pairs, list_files
+from tfunet.data.discovery.pairs import find_pairs, list_files, masks_by_words
 from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.doubts import SAME_SPACING, sizes_in_words
 from tfunet.data.formats.container import split_container
@@ -169,8 +170,15 @@ def describe_data(
         run.keys["data"] = (kind, "dataset.json names the cases and the classes.")
         run.options["root"] = (root, "Relative to the folder in which tfunet is started.")
         share = None
+    elif annotated := None if images or masks else _of_annotations(root, folder):
+        run, share = annotated, None
     else:
-        run, share = _of_pairs(root, folder, images, masks, labels, progress)
+        try:
+            run, share = _of_pairs(root, folder, images, masks, labels, progress)
+        except ValueError as error:
+            if others := other_annotations(folder):
+                raise ValueError(others) from error
+            raise
     _add_pixel_size(run, folder)
     return run, share
 
@@ -196,6 +204,30 @@ def _described_by(folder: Path) -> str | None:
         if isinstance(listed, str) and (folder / listed).exists():
             return "msd"
     return "nnunet"
+
+
+def _of_annotations(root: str, folder: Path) -> RunFile | None:
+    """Return what outlines say, where no name says that a file is a mask; None without."""
+    files = list_files(folder)
+    found = None if not files or masks_by_words(files) else find_annotated(folder, files)
+    if found is None:
+        return None
+    options = {"root": root, **{name: value for name, (value, _) in found.options.items()}}
+    check_utf8(str(options))
+    source = _opened("annotations", options)
+    run = RunFile(source=source, unused=found.unused)
+    run.keys["data"] = ("annotations", "Masks are drawn from outlines.")
+    if found.held_out:
+        run.keys["validation_groups"] = (list(found.held_out), "The folder says it.")
+    run.options = {
+        "root": (root, "Relative to the folder in which tfunet is started."),
+        **found.options,
+        "classes": (
+            {name: name for name in source.regions},
+            "The name of each class, and its name, or names, in the annotations.",
+        ),
+    }
+    return run
 
 
 def _opened(data: str, options: Mapping[str, Any]) -> DataSource:

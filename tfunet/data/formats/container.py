@@ -1,10 +1,12 @@
-"""Paths that name an array within a file: 'file.h5:name', 'store.zarr:labels/cells'."""
+"""Paths that name an array within a file: 'file.h5:name', 'a.json:cell'. No TensorFlow."""
 
 import re
 from pathlib import Path
 from unicodedata import normalize
 
-_CONTAINER = re.compile(r"(.*\.(?:h5|hdf5|zarr)):(.*)", re.IGNORECASE | re.DOTALL)
+_CONTAINER = re.compile(
+    r"(.*\.(?:h5|hdf5|zarr|json|geojson|roi|zip)):(.*)", re.IGNORECASE | re.DOTALL
+)
 
 
 def split_container(path: Path | str) -> tuple[Path, str]:
