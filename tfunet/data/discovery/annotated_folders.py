@@ -26,7 +26,7 @@ OTHERS = (
         "CVAT's XML",
         'export the task again as "COCO 1.0" or as "Segmentation mask 1.1"',
     ),
-    (".xml", r"<bndbox>", "boxes of Pascal VOC", "they have no outlines: draw some, or masks"),
+    (".xml", r"<bndbox\b", "boxes of Pascal VOC", "they have no outlines: draw some, or masks"),
     (
         ".xml",
         r"<(ASAP_)?Annotations\b",
