@@ -276,6 +276,16 @@ def test_a_file_for_each_image_may_be_missing_or_wrong(change, words, tmp_path):
     assert words in str(defect)
 
 
+def test_an_image_that_no_list_names_is_told(tmp_path):
+    coco(tmp_path, as_polygon)
+    picture(tmp_path / "images/3.png")
+    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    source = open_source("annotations", options)
+    assert len(source.case_ids) == 2
+    (warning,) = source.warnings
+    assert str(warning) == "images/3.png: is not used: no file of annotations lists it"
+
+
 def test_sides_of_several_lists_are_groups(tmp_path):
     for side in ("train", "valid"):
         coco(tmp_path / side, as_polygon, (f"{side}1.png", f"{side}2.png"))

@@ -65,13 +65,14 @@ def open_annotated(
     """
     folder = find_root(root)
     patterns = [images] if images is not None else []
+    unlisted: list[Defect] = []
     if images is None:
-        drawn, defects, found = _of_lists(folder, annotations, exclude)
+        drawn, defects, unlisted, found = _of_lists(folder, annotations, exclude)
     else:
         drawn, defects, found = _of_pairs(folder, images, annotations, exclude)
     names = sorted({each.name for *_, own in drawn for each in own.drawings})
     members = _members(classes, names)
-    warnings = images_in_other_case(folder, patterns, [annotations, *exclude])
+    warnings = [*images_in_other_case(folder, patterns, [annotations, *exclude]), *unlisted]
     unused = sorted(set(names) - {name for own in members.values() for name in own})
     if unused:
         what = f"its objects of {', '.join(unused)} are left out: classes does not name them"
@@ -136,8 +137,9 @@ def _members(
 
 def _of_lists(
     root: Path, pattern: str, exclude: Sequence[str]
-) -> tuple[list[Drawn], list[Defect], str]:
-    """Return the cases that files for many images list, the defects, and how many in words."""
+) -> tuple[list[Drawn], list[Defect], list[Defect], str]:
+    """Return the cases that files for many images list, the defects, a warning for each image that
+    none lists, and how many there are in words."""
     files = find(root, pattern)
     if not files:
         raise ValueError(f"No file under {root} matches annotations={pattern!r}.")
@@ -145,6 +147,7 @@ def _of_lists(
     places = _Places(root)
     drawn: list[Drawn] = []
     defects: list[Defect] = []
+    listed: set[str | None] = set()
     num_images = 0
     for file, values in files.items():
         try:
@@ -161,6 +164,7 @@ def _of_lists(
         for key, own in content.images.items():
             num_images += 1
             image = places.find(file, own.image)
+            listed.add(image)
             if image in left_out:
                 continue
             if image is None:
@@ -181,7 +185,10 @@ def _of_lists(
     defects += drop_same_names(cases)
     kept = set(map(id, cases))
     drawn = [each for each in drawn if id(each[0]) in kept]
-    return drawn, defects, f"{num_images} images in {len(files)} files of annotations"
+    what = "is not used: no file of annotations lists it"
+    unlisted = [Defect(file=file, what=what) for file in places.files() if file not in listed]
+    found = f"{num_images} images in {len(files)} files of annotations"
+    return drawn, defects, unlisted, found
 
 
 def _of_pairs(
@@ -246,10 +253,11 @@ class _Places:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._by_name: dict[str, list[str]] = {}
-        for path in self._images():
+        for path in self.files():
             self._by_name.setdefault(composed(path.rpartition("/")[2]), []).append(path)
 
-    def _images(self) -> Iterator[str]:
+    def files(self) -> Iterator[str]:
+        """Yield all images."""
         for path in sorted(self._root.rglob("*")):
             relative = path.relative_to(self._root)
             hidden = any(part.startswith(".") for part in relative.parts)
