@@ -258,8 +258,7 @@ def test_data_check_tells_what_is_wrong_with_annotations(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda folder: (folder / "2.json").unlink(), "2.png: missing mask: no file 2.json"),
-        (lambda folder: (folder / "2.png").unlink(), "2.json: mask without its image"),
+        (lambda folder: (folder / "2.png").unlink(), "2.json: annotations without their image"),
         (lambda folder: (folder / "2.json").write_text("{}"), "holds no annotations of COCO"),
         (lambda folder: (folder / "2.json").write_text("{"), "2.json: cannot be read"),
         (
@@ -274,6 +273,19 @@ def test_a_file_for_each_image_may_be_missing_or_wrong(change, words, tmp_path):
     options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
     (defect,) = open_source("annotations", options, skip_bad=True).defects
     assert words in str(defect)
+
+
+def test_an_image_that_nobody_annotated_is_left_out_with_a_warning(tmp_path):
+    labelme(tmp_path, lambda box: {"points": corners(box)})
+    (tmp_path / "2.json").unlink()
+    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    source = open_source("annotations", options)
+    assert source.case_ids == ("1",)
+    (warning,) = source.warnings
+    assert str(warning) == "2.png: is not used: it has no annotations in 2.json"
+    (tmp_path / "1.json").unlink()
+    with pytest.raises(ValueError, match=r"1.png: is not used: it has no annotations in 1\.json"):
+        open_source("annotations", options)
 
 
 def test_an_image_that_no_list_names_is_told(tmp_path):

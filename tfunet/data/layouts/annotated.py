@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tfunet.config.refs import near_match
-from tfunet.data.defects import BadFileError, Defect
+from tfunet.data.defects import BadFileError, Defect, DefectsError, naming
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.annotations import mask_name, read
 from tfunet.data.formats.container import composed
@@ -28,6 +28,12 @@ from tfunet.data.layouts.label_mapping import OF_NUMBERS, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 
+# What is said of masks, in words for annotations.
+WITHOUT = "is not used: it has no annotations in"
+WORDS = (
+    ("missing mask: no file", WITHOUT),
+    ("mask without its image", "annotations without their image"),
+)
 # A case, the file of its annotations, the key of its image there, and what is drawn on it.
 Drawn = tuple[Case, str, str, Annotated]
 
@@ -65,13 +71,16 @@ def open_annotated(
     """
     folder = find_root(root)
     patterns = [images] if images is not None else []
-    unlisted: list[Defect] = []
     if images is None:
         drawn, defects, unlisted, found = _of_lists(folder, annotations, exclude)
     else:
-        drawn, defects, found = _of_pairs(folder, images, annotations, exclude)
+        drawn, defects, unlisted, found = _of_pairs(folder, images, annotations, exclude)
     names = sorted({each.name for *_, own in drawn for each in own.drawings})
-    members = _members(classes, names)
+    if not names:
+        problem = Defect(file=annotations, what="no object of a usable image is drawn in it")
+        raise DefectsError(folder.resolve().name, [*defects, problem], found)
+    with naming(defects):
+        members = _members(classes, names)
     warnings = [*images_in_other_case(folder, patterns, [annotations, *exclude]), *unlisted]
     unused = sorted(set(names) - {name for own in members.values() for name in own})
     if unused:
@@ -193,9 +202,18 @@ def _of_lists(
 
 def _of_pairs(
     root: Path, images: str, pattern: str, exclude: Sequence[str]
-) -> tuple[list[Drawn], list[Defect], str]:
-    """Return the cases whose images have a file of annotations each."""
-    cases, defects, found = match_files(root, [images], [pattern], exclude)
+) -> tuple[list[Drawn], list[Defect], list[Defect], str]:
+    """Return the cases whose images have a file of annotations each, and the rest as `_of_lists`.
+
+    Who annotates some images of many leaves the others without a file.
+    """
+    cases, found_defects, found = match_files(root, [images], [pattern], exclude)
+    defects = [
+        replace(each, what=each.what.replace(*WORDS[0]).replace(*WORDS[1]))
+        for each in found_defects
+    ]
+    unlisted = [each for each in defects if cases and each.what.startswith(WITHOUT)]
+    defects = [each for each in defects if each not in unlisted]
     drawn: list[Drawn] = []
     for case in cases:
         (file,) = case.masks
@@ -216,7 +234,7 @@ def _of_pairs(
             what = f"says that it is of {own.image}, and its name goes with {case.images[0]}"
             defects.append(Defect(file=file, what=what, case_id=case.case_id))
         drawn.append((case, file, "", own))
-    return drawn, defects, found.replace("masks", "files of annotations")
+    return drawn, defects, unlisted, found.replace("masks", "files of annotations")
 
 
 def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defect], list[Defect]]:
