@@ -299,12 +299,16 @@ def test_an_image_that_no_list_names_is_told(tmp_path):
 
 
 def test_sides_of_several_lists_are_groups(tmp_path):
-    for side in ("train", "valid"):
-        coco(tmp_path / side, as_polygon, (f"{side}1.png", f"{side}2.png"))
+    for side in ("train", "valid", "test"):
+        coco(tmp_path / side, as_polygon, ("1.png", "2.png"))
     run = describe_folder(str(tmp_path))
     assert run.options["annotations"][0] == "{group}/annotations/instances.json"
     assert run.keys["validation_groups"][0] == ["valid"]
+    assert run.options["exclude"][0] == ["test/annotations/instances.json"]
     assert sorted(run.source.groups) == ["train", "train", "valid", "valid"]
+    assert not run.source.warnings
+    for case, group in zip(run.source.files, run.source.groups, strict=True):
+        assert case.startswith(f"{group}/images/")
 
 
 @pytest.mark.parametrize(

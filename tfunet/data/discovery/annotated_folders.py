@@ -175,13 +175,11 @@ def _of_many(kind: str, files: Sequence[str]) -> Found:
                 held_out = tuple(group for group in groups if sides[group] == "val")
                 tests = [group for group in groups if sides[group] == "test"]
                 said = f" {{group}} is the side of the split: {', '.join(groups)}."
-                return Found(
-                    options={"annotations": (pattern, reason + said)},
-                    held_out=held_out,
-                    unused=f"{', '.join(tests)} is used, too: leave its images out with exclude."
-                    if tests
-                    else "",
-                )
+                options: dict[str, tuple[Any, str]] = {"annotations": (pattern, reason + said)}
+                if tests:
+                    left_out = [pattern.replace("{group}", group) for group in tests]
+                    options["exclude"] = (left_out, "They are left for the final score.")
+                return Found(options=options, held_out=held_out)
     shown = "\n".join(f"  annotations = {json.dumps(file)}" for file in files[:8])
     raise ValueError(
         f"Several files list images of {kind}:\n{shown}\nWrite one of them into a run.toml, with "

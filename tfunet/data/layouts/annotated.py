@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, final
 
 from tfunet.config.refs import near_match
 from tfunet.data.defects import BadFileError, Defect, DefectsError, naming
@@ -28,6 +28,7 @@ from tfunet.data.layouts.label_mapping import OF_NUMBERS, label_mapping
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 
+SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # What is said of masks, in words for annotations.
 WITHOUT = "is not used: it has no annotations in"
 WORDS = (
@@ -61,7 +62,7 @@ def open_annotated(
             '{group}.json'; or the pattern of the file of each image, such as '{case}.json'.
         images: Pattern of the images where each has a file of its own.
         classes: Class name to its name, or names, in the annotations. By default all names.
-        exclude: Patterns of images to leave out.
+        exclude: Patterns of images to leave out, or of files that list many.
         border: As in `open_folder`.
         table: As in `open_folder`.
         pixel_size: A number, or one for each axis, instead of what the headers say.
@@ -174,7 +175,7 @@ def _of_lists(
             num_images += 1
             image = places.find(file, own.image)
             listed.add(image)
-            if image in left_out:
+            if file in left_out or image in left_out:
                 continue
             if image is None:
                 what = f"missing image: it lists {own.image}, and no such file is in the folder"
@@ -195,7 +196,7 @@ def _of_lists(
     kept = set(map(id, cases))
     drawn = [each for each in drawn if id(each[0]) in kept]
     what = "is not used: no file of annotations lists it"
-    unlisted = [Defect(file=file, what=what) for file in places.files() if file not in listed]
+    unlisted = [Defect(file=file, what=what) for file in places.files if file not in listed]
     found = f"{num_images} images in {len(files)} files of annotations"
     return drawn, defects, unlisted, found
 
@@ -212,8 +213,9 @@ def _of_pairs(
         replace(each, what=each.what.replace(*WORDS[0]).replace(*WORDS[1]))
         for each in found_defects
     ]
-    unlisted = [each for each in defects if cases and each.what.startswith(WITHOUT)]
-    defects = [each for each in defects if each not in unlisted]
+    unlisted = [each for each in defects if each.what.startswith(WITHOUT)] if cases else []
+    if unlisted:
+        defects = [each for each in defects if not each.what.startswith(WITHOUT)]
     drawn: list[Drawn] = []
     for case in cases:
         (file,) = case.masks
@@ -265,34 +267,39 @@ def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defec
     return defects, [Defect(what=reach, **marks)] if partly else []
 
 
+@final
 class _Places:
-    """Where the images of a folder are, by their names."""
+    """Where the images of a folder are, by the ends of their paths."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._by_name: dict[str, list[str]] = {}
-        for path in self.files():
-            self._by_name.setdefault(composed(path.rpartition("/")[2]), []).append(path)
+        self.files = sorted(_images(root))
+        self._by_end: dict[str, list[str]] = {}
+        for file in self.files:
+            for end in _ends(file):
+                self._by_end.setdefault(end, []).append(file)
 
-    def files(self) -> Iterator[str]:
-        """Yield all images."""
-        for path in sorted(self._root.rglob("*")):
-            relative = path.relative_to(self._root)
-            hidden = any(part.startswith(".") for part in relative.parts)
-            if not hidden and path.name.lower().endswith(tuple(s for s in FORMATS if s != "/")):
-                yield relative.as_posix()
-
-    def find(self, file: str, name: str) -> str | None:
+    def find(self, annotations: str, name: str) -> str | None:
         """Return the image that annotations name; of several, the one nearest to them."""
-        wanted = PurePosixPath(composed(name.replace("\\", "/")))
-        near = PurePosixPath(file).parts[:-1]
+        near = PurePosixPath(annotations).parts[:-1]
 
-        def rank(path: str) -> tuple[int, int, int]:
-            parts = PurePosixPath(composed(path)).parts
-            alike = sum(
-                1 for a, b in zip(reversed(parts), reversed(wanted.parts), strict=False) if a == b
-            )
-            shared = sum(1 for a, b in zip(parts, near, strict=False) if a == b)
-            return alike, shared, -len(parts)
+        def rank(file: str) -> tuple[int, int]:
+            parts = PurePosixPath(file).parts
+            return sum(1 for a, b in zip(parts, near, strict=False) if a == b), -len(parts)
 
-        return max(self._by_name.get(wanted.name, []), key=rank, default=None)
+        found = (self._by_end.get(end) for end in _ends(name.replace("\\", "/")))
+        return max(next(filter(None, found), []), key=rank, default=None)
+
+
+def _images(root: Path) -> Iterator[str]:
+    for path in root.rglob("*"):
+        file = path.relative_to(root)
+        if path.name.lower().endswith(SUFFIXES) and not any(
+            part.startswith(".") for part in file.parts
+        ):
+            yield file.as_posix()
+
+
+def _ends(file: str) -> Iterator[str]:
+    """Yield a path, and what is left of it without its first folders."""
+    parts = composed(file).split("/")
+    return ("/".join(parts[at:]) for at in range(len(parts)))
