@@ -13,7 +13,9 @@ from pycocotools import mask as run_lengths
 
 from tfunet.cli import main
 from tfunet.data import image_files
+from tfunet.data.defects import BadFileError, DefectsError
 from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.formats.coco import _of_run_lengths
 from tfunet.data.source import open_source
 
 SHAPE = (24, 32)
@@ -234,10 +236,10 @@ def of_another_shape(content):
         (of_image, "annotation 10 is of image 99, which images does not list", 2),
         (of_category, "annotation 10 has the category 99, which categories does not list", 2),
         (without_file, "missing image: it lists gone.png", 2),
-        (empty, "a cell has a box at most, and no segmentation (images/1.png)", 2),
+        (empty, "an object (cell) has a box at most, and no segmentation (images/1.png)", 2),
         (of_two_points, "has an outline of 2 points; a polygon needs 3", 2),
         (flat, "has an outline without any area", 2),
-        (outside, "a cell lies outside of the image", 2),
+        (outside, "an object (cell) lies outside of the image", 2),
         (beyond, "1 of its objects reach beyond the image, and are cut off", 0),
         (of_another_shape, "has shape (30, 32), and its image images/1.png has (24, 32)", 2),
     ],
@@ -356,6 +358,38 @@ def test_a_file_of_many_images_is_parsed_once(tmp_path, monkeypatch):
         source.read(index)
     assert len(source.case_ids) == 29
     assert sum("categories" in text for text in parsed) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_packed_run_lengths_are_those_of_cocos_library(seed):
+    dice = np.random.default_rng(seed)
+    # Few long runs, or many short ones.
+    pixels = dice.random((7, 400)) < dice.choice([0.001, 0.1, 0.5])
+    packed = run_lengths.encode(np.asfortranarray(pixels.astype(np.uint8)))
+    content = {"size": list(pixels.shape), "counts": packed["counts"].decode()}
+    np.testing.assert_array_equal(_of_run_lengths(content, pixels.shape), pixels)
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        {"size": [24, 32], "counts": [1, 3]},
+        {"size": [24, 32], "counts": [1, 10**9]},
+        {"size": [24, 32], "counts": [-5, 24 * 32 + 5]},
+        {"size": [10**6, 10**6], "counts": [1, 3]},
+        {"size": [24, 32], "counts": "zzzz"},
+        {"size": [24, 32], "counts": "o" * 1000},
+        {"counts": [1, 3]},
+        [[1e300, 1, 5, 1, 5, 5]],
+        [[float("nan"), 1, 5, 1, 5, 5]],
+        [[1, 2, 3, 4, 5]],
+    ],
+)
+def test_hostile_outlines_are_refused(segmentation, tmp_path):
+    coco(tmp_path, lambda box: segmentation)
+    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    with pytest.raises((BadFileError, DefectsError), match=r"instances\.json"):
+        open_source("annotations", options).read(0)
 
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):

@@ -5,12 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.drawings import Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
 
 
 def annotations(content: dict[str, Any]) -> Annotations:
     """Return what the parsed file holds."""
-    names = {category["id"]: category["name"] for category in content.get("categories", ())}
+    names = {
+        category["id"]: str(category["name"] or UNNAMED)
+        for category in content.get("categories", ())
+    }
     entries = {entry["id"]: entry for entry in content["images"]}
     drawings: dict[Any, list[Drawing]] = {key: [] for key in entries}
     faults = []
@@ -57,14 +60,35 @@ def _drawing(name: str, segmentation: Any) -> Drawing:
 
 
 def _of_run_lengths(segmentation: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
-    from pycocotools import mask
+    """Return the pixels of runs outside and inside, in turns, down the columns.
 
-    if tuple(segmentation["size"]) != shape:
-        raise ValueError(f"run lengths of shape {segmentation['size']} for an image of {shape}")
-    if isinstance(segmentation["counts"], list):
-        segmentation = mask.frPyObjects(segmentation, *shape)
-    decoded: np.ndarray = mask.decode(segmentation)
-    return decoded.astype(bool)
+    Not with COCO's library: where runs are too few it returns whatever was in memory.
+    """
+    counts = segmentation["counts"]
+    runs = np.array(counts if isinstance(counts, list) else _unpacked(counts), np.int64)
+    if tuple(segmentation["size"]) != shape or (runs < 0).any() or runs.sum() != np.prod(shape):
+        raise ValueError(
+            f"run lengths of {runs.sum()} pixels, said to be {segmentation['size']}, for an image "
+            f"of {shape}"
+        )
+    inside = np.arange(len(runs)) % 2 == 1
+    return np.repeat(inside, runs).reshape(shape[::-1]).T
+
+
+def _unpacked(text: str) -> list[int]:
+    """Return the runs in a text: five bits a character, and from the fourth on differences."""
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        value |= (bits & 0x1F) << shift
+        shift += 5
+        if bits & 0x20:  # More of it follows.
+            continue
+        value -= (bits & 0x10) << (shift - 4)
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value = shift = 0
+    return runs
 
 
 def _of_polygons(polygons: list[list[float]], shape: tuple[int, ...]) -> np.ndarray:

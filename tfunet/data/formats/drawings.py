@@ -8,6 +8,8 @@ import numpy as np
 
 # The class of objects whose file names none.
 UNNAMED = "object"
+# Libraries take memory for the length of an outline, wherever it leads.
+FARTHEST = 10**6
 
 
 @final
@@ -106,6 +108,8 @@ def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> Drawing:
     fault = ""
     if not arrays or not all(np.isfinite(array).all() for array in arrays):
         fault = "has no outline, or one that is no numbers"
+    elif max(np.abs(array).max(initial=0) for array in arrays) > FARTHEST:
+        fault = f"has a point beyond {FARTHEST}, where no image is"
     elif min(map(len, arrays)) < 3:
         fault = f"has an outline of {min(map(len, arrays))} points; a polygon needs 3"
     elif not any(np.ptp(array, axis=0).all() for array in arrays):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.drawings import Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
 
 # Sides of a polygon in the place of a circle.
 SIDES = 180
@@ -25,7 +25,7 @@ def annotations(content: dict[str, Any]) -> Annotations:
 
 
 def _drawing(shape: dict[str, Any]) -> Drawing:
-    name, kind = shape["label"], shape.get("shape_type") or "polygon"
+    name, kind = str(shape["label"] or UNNAMED), shape.get("shape_type") or "polygon"
     group = shape.get("group_id")
     together = "" if group is None else str(group)
     points = np.asarray(shape["points"], float).reshape(-1, 2)
@@ -51,7 +51,7 @@ def _of_picture(encoded: str, start: tuple[int, int], shape: tuple[int, ...]) ->
     from PIL import Image
 
     inside = np.zeros(shape, bool)
-    with Image.open(io.BytesIO(base64.b64decode(encoded))) as picture:
+    with Image.open(io.BytesIO(base64.b64decode(encoded)), formats=("PNG",)) as picture:
         if picture.height > shape[0] + 1 or picture.width > shape[1] + 1:
             raise ValueError(f"a mask of {picture.size} for an image of {shape}")
         pixels = np.asarray(picture) > 0

@@ -241,7 +241,7 @@ def _of_pairs(
 
 def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defect], list[Defect]]:
     """Return what is wrong with the outlines of a case, and what may be a mistake."""
-    faults = Counter(f"a {each.name} {each.fault}" for each in own.drawings if each.fault)
+    faults = Counter(f"an object ({each.name}) {each.fault}" for each in own.drawings if each.fault)
     shape = own.shape
     if shape is None:
         try:
@@ -252,7 +252,7 @@ def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defec
         for each in own.drawings:
             where = "" if each.fault else each.beyond(shape)
             if where == "wholly":
-                faults[f"a {each.name} lies outside of the image"] += 1
+                faults[f"an object ({each.name}) lies outside of the image"] += 1
     partly = sum(
         len(shape) == 2 and not each.fault and each.beyond(shape) == "partly"
         for each in own.drawings
