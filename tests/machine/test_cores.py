@@ -17,6 +17,8 @@ from tfunet.machine.cores import (
     share_cores,
     usable_cores,
 )
+from tfunet.machine.doctor import cores_check
+from tfunet.machine.environment import environment
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,10 @@ def test_cpu_quota_limits_the_cores(monkeypatch, tmp_path, groups, mount, root, 
     expected = [3, 5, 7] if quota is None else [3, 5, 7][: max(1, int(quota))]
     assert usable_cores() == expected
     assert num_threads({}) == len(expected)
+    said = cores_check().detail
+    assert said.startswith(f"{len(expected)} of ")
+    assert said.endswith("may be used" if quota is None else f"has a CPU quota of {quota:g}")
+    assert environment({}).get("cpu_quota") == quota
 
 
 def test_no_cgroups_are_no_quota(monkeypatch, tmp_path):
