@@ -81,6 +81,7 @@ MORE_DATA = {
     "mask_values": list[list[int | str]] | None,
     "pixel_sizes": list[list[float]] | None,
     "pixel_unit": str | None,
+    "value_ends": list[float] | None,
 }
 RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
 CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tfunet.bench.study.toml_writer import config_toml
+from tfunet.cli import main
+from tfunet.config.run import RunConfig
 from tfunet.data.check import check, report_text
+from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.split import Split
 
@@ -29,7 +33,8 @@ def folder(tmp_path):
 
 def opened(folder, **options):
     patterns = {"images": "{case}.png", "masks": {"cell": "{case}_m.png"}}
-    return open_source("folder", {"root": str(folder), "name": "set", **patterns, **options})
+    options = {"root": str(folder), "name": "set", **patterns, **options}
+    return open_source("folder", options, skip_bad=True)
 
 
 def test_a_sound_data_set_is_summed_up(folder):
@@ -100,3 +105,44 @@ def test_an_image_of_which_no_pixel_counts_is_looked_at(folder, unlabelled):
     assert "a.png: its mask is empty" in said
     assert bool(report.defects) == (unlabelled == "abcd")
     assert (report.cases[0].low, report.cases[0].high) == ((0.0,), (200.0,))
+
+
+def test_few_masks_are_named_before_what_they_leave_is_too_little(folder, capsys):
+    for name in "bcd":
+        (folder / f"{name}_m.png").unlink()
+    options = {"root": str(folder), "images": "{case}.png", "masks": {"cell": "{case}_m.png"}}
+    config = RunConfig(data="folder", data_options=options, on_bad_sample="skip")
+    run = folder / "run.toml"
+    run.write_text(config_toml(config))
+    assert main(["data", "check", str(run)]) == 2
+    said = capsys.readouterr().out
+    missing = "b.png: missing mask: no file b_m.png (2 more like it: c.png, d.png)"
+    assert said.index(missing) < said.index("has a single group ('a')")
+    assert said.count(missing) == 1
+    with pytest.raises(
+        ValueError, match=r"single group .*Left out: b\.png: missing mask: .*d\.png"
+    ):
+        check_early(config)
+
+
+def test_what_left_too_few_cases_for_a_batch_is_named(folder):
+    (folder / "c_m.png").unlink()
+    options = {"root": str(folder), "images": "{case}.png", "masks": {"cell": "{case}_m.png"}}
+    config = RunConfig(data="folder", data_options=options, on_bad_sample="skip", global_batch=3)
+    with pytest.raises(ValueError, match=r"global_batch=3.* Left out: c\.png: missing mask"):
+        check_early(config)
+
+
+def test_ten_files_of_a_defect_are_named_and_all_in_json(folder):
+    Image.new("L", (8, 10)).save(folder / "a_m.png")
+    for number in range(20, 40):
+        Image.new("L", (8, 10)).save(folder / f"{number}.png")
+    report = check(opened(folder))
+    (line,) = [line for line in report_text(report).splitlines() if "missing mask" in line]
+    assert "19 more like it" in line
+    assert [str(number) in line.split("more like it")[1] for number in range(20, 40)] == [
+        20 < number < 30 for number in range(20, 40)
+    ]
+    assert "  --json names every file." in report_text(report).splitlines()
+    assert len(report.to_json()["defects"]) == 20
+    assert "--json" not in report_text(check(opened(folder, exclude=["2?.png", "3?.png"])))

@@ -19,6 +19,8 @@ from tfunet.record import RunFolder
 OWN = """
 import keras, numpy as np, tensorflow as tf
 
+TABLE = keras.layers.IntegerLookup(vocabulary=[0, 1])
+
 class Bump(keras.layers.Layer):
     def call(self, image):
         {line}
@@ -43,6 +45,31 @@ def build(*, image_shape, num_classes):
     x = layers.Concatenate()([layers.BatchNormalization()(x), skip])
     x = layers.Resizing(46, 46, interpolation="nearest")(layers.Conv2D(num_classes, 1)(x))
     return keras.Model(image, x)
+"""
+
+# Tensors that layers keep, and that are no variables; one of them is large.
+KEEPING = """
+import keras, tensorflow as tf
+
+FACTOR = tf.constant(1.5)
+
+class Bank(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.filters = tf.random.stateless_uniform((3, 3, 1, 40), seed=(1, 2))
+
+    def build(self, shape):
+        self.shift = self.add_weight(shape=(1,), initializer="ones", trainable=False)
+
+    def call(self, image):
+        return tf.nn.conv2d(image, self.filters, 1, "SAME") * FACTOR + self.shift
+
+def build(*, image_shape, num_classes):
+    layers = keras.layers
+    image = keras.Input(image_shape)
+    x = layers.Normalization(mean=[0.3], variance=[1.7])(layers.Rescaling(2.0, offset=-1)(image))
+    x = layers.BatchNormalization()(Bank()(x))
+    return keras.Model(image, layers.Conv2D(num_classes, 1)(x))
 """
 
 
@@ -110,6 +137,7 @@ def run_of(tmp_path):
         ),
         ("own", "cells", (32, 32), (32, 32), None),
         ("resized", "cells", (46, 46), (46, 46), None),
+        ("keeping", "cells", (32, 32), (32, 32), None),
     ],
 )
 def test_onnx_gives_the_logits_of_the_run(
@@ -118,6 +146,9 @@ def test_onnx_gives_the_logits_of_the_run(
     if model == "own":
         (tmp_path / "own.py").write_text(OWN.format(line="return image + keras.ops.sqrt(2.0)"))
         model = f"{tmp_path / 'own.py'}:build"
+    if model == "keeping":
+        (tmp_path / "keeping.py").write_text(KEEPING)
+        model = f"{tmp_path / 'keeping.py'}:build"
     if model == "resized":
         (tmp_path / "resized.py").write_text(RESIZED)
         model = f"{tmp_path / 'resized.py'}:build"
@@ -155,6 +186,11 @@ def test_onnx_gives_the_logits_of_the_run(
             "onnx",
             r"The layer 'bump' \(Bump\) uses Igamma: tf2onnx cannot write it",
         ),
+        (
+            "return image + tf.cast(TABLE(image[..., :1]), tf.float32)",
+            "onnx",
+            r"The layer 'bump' \(Bump\) uses a lookup table: tf2onnx cannot write it",
+        ),
     ],
 )
 def test_a_layer_that_cannot_be_exported_is_named(line, to, message, run_of, tmp_path):
@@ -175,9 +211,9 @@ def test_a_file_that_predicts_something_else_is_not_kept(run_of, monkeypatch, ca
         export(model, *given, **options)
 
     monkeypatch.setattr(keras.Model, "export", other_weights)
-    assert main(["export", str(folder), "--to", "onnx"]) == exit_codes.CHECK_FAILED
+    assert main(["export", str(folder), "--to", "savedmodel"]) == exit_codes.CHECK_FAILED
     assert "The file is not kept." in capsys.readouterr().err
-    assert not (folder / "onnx").exists()
+    assert not (folder / "savedmodel").exists()
 
 
 def test_what_runs_a_file_can_import_nothing_of_ours(tmp_path):

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 import tfunet
-from tfunet.machine.cores import core_variables, read_cores, share_cores
+from tfunet.machine import cores as machine_cores
+from tfunet.machine.cores import (
+    core_variables,
+    cpu_quota,
+    num_threads,
+    read_cores,
+    share_cores,
+    usable_cores,
+)
+from tfunet.machine.doctor import cores_check
+from tfunet.machine.environment import environment
 
 
 @pytest.mark.parametrize(
@@ -56,6 +66,58 @@ def test_devices_take_turns_on_few_cores_where_they_may():
     assert share_cores([4, 6], 1, 4, 1, (2, 1), 2, may_share=True) == [(4,), (6,), (4,), (6,)]
     assert share_cores([4, 6, 8], 2, 2, None, (), 2, may_share=True) == [(4, 6), (4, 8)]
     assert share_cores(range(4), 2, 2, None, may_share=True) == [(0, 1), (2, 3)]
+
+
+V1 = "31 23 0:28 {root} {mount} rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct"
+V2 = "31 23 0:28 {root} {mount} rw,relatime - cgroup2 cgroup rw"
+
+
+@pytest.mark.parametrize(
+    ("groups", "mount", "root", "files", "quota"),
+    [
+        ("1:cpu:/t3", V1, "/", {"t3": "100000 100000"}, 1),
+        ("4:cpu,cpuacct:/a/b", V1, "/", {"a": "50000 100000", "a/b": "-1 100000"}, 0.5),
+        ("0::/a/b", V2, "/", {"a": "max 100000", "a/b": "150000 100000"}, 1.5),
+        # The least of those around it counts.
+        ("0::/a/b", V2, "/", {"a": "100000 100000", "a/b": "300000 100000"}, 1),
+        ("0::/a", V2, "/", {"a": "max 100000"}, None),
+        # Docker without a namespace of its own: the path is the host's, and the root is its folder.
+        ("1:cpu:/docker/x", V1, "/docker/x", {"": "200000 100000"}, 2),
+        ("0::/", V2, "/", {"": "200000 100000"}, 2),
+        # A group outside of what the container sees.
+        ("0::/../y", V2, "/x", {"": "200000 100000"}, 2),
+        # Another controller's folder says nothing about CPUs.
+        ("1:memory:/a", V1, "/", {"a": "100000 100000"}, None),
+    ],
+)
+def test_cpu_quota_limits_the_cores(monkeypatch, tmp_path, groups, mount, root, files, quota):
+    process, folder = tmp_path / "proc", tmp_path / "cgroup"
+    process.mkdir()
+    (process / "cgroup").write_text(f"9:name=systemd:/\n{groups}\n")
+    (process / "mountinfo").write_text(f"{mount.format(root=root, mount=folder)}\n")
+    for name, text in files.items():
+        group = folder / name
+        group.mkdir(parents=True, exist_ok=True)
+        if mount is V2:
+            (group / "cpu.max").write_text(f"{text}\n")
+        else:
+            for key, value in zip(("quota", "period"), text.split(), strict=True):
+                (group / f"cpu.cfs_{key}_us").write_text(f"{value}\n")
+    monkeypatch.setattr(machine_cores, "PROCESS", process)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 5, 3})
+    assert cpu_quota() == quota
+    expected = [3, 5, 7] if quota is None else [3, 5, 7][: max(1, int(quota))]
+    assert usable_cores() == expected
+    assert num_threads({}) == len(expected)
+    said = cores_check().detail
+    assert said.startswith(f"{len(expected)} of ")
+    assert said.endswith("may be used" if quota is None else f"has a CPU quota of {quota:g}")
+    assert environment({}).get("cpu_quota") == quota
+
+
+def test_no_cgroups_are_no_quota(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine_cores, "PROCESS", tmp_path)
+    assert cpu_quota() is None
 
 
 def test_variables_of_a_process():

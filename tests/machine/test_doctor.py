@@ -238,11 +238,11 @@ def test_build_command_fits_who_made_the_environment(tmp_path: Path) -> None:
 
 def test_the_table_shows_what_to_type_under_the_row_that_lacks_it() -> None:
     python = Check(name="Python", status="ok", detail="3.11.7")
-    assert doctor.row_lines(python) == ["Python           ok       3.11.7"]
+    assert doctor.row_lines(python) == ["Python             ok       3.11.7"]
     horovod = Check(name="horovod", status="missing", detail="not installed", remedy="make horovod")
     assert doctor.row_lines(horovod) == [
-        "horovod          missing  not installed",
-        "                          type: make horovod",
+        "horovod            missing  not installed",
+        "                            type: make horovod",
     ]
 
 

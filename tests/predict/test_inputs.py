@@ -1,5 +1,7 @@
 """Files, folders and patterns of images."""
 
+from unicodedata import normalize
+
 import pytest
 
 from tfunet.prediction.inputs import find_images, find_named_images
@@ -115,3 +117,15 @@ def test_one_name_for_some_images_is_an_error_that_says_how_to_name_them(folder)
     images, names = zip(*found, strict=True)
     with pytest.raises(ValueError, match=r"called c\.json.*'test/\{group\}/\{case\}\.png'"):
         plan_jobs(images, folder / "out", None, probabilities=False, names=names)
+
+
+def test_the_files_of_an_image_may_have_names_in_two_unicode_forms(tmp_path):
+    for name in ("Zürich", "naïve", "plain"):
+        (tmp_path / normalize("NFC", f"größe {name}_0.png")).touch()
+        (tmp_path / normalize("NFD", f"größe {name}_1.png")).touch()
+    for form in ("NFC", "NFD"):
+        given = [
+            f"{tmp_path}/{normalize(form, f'größe {{case}}_{channel}.png')}" for channel in "01"
+        ]
+        found = find_named_images([",".join(given)], 2)
+        assert [name for _, name in found] == ["Zürich", "naïve", "plain"]

@@ -68,8 +68,15 @@ def _check(options: argparse.Namespace) -> int:
     except DefectsError as error:  # No case is left to read.
         report = Report.of_nothing(error)
     else:
+        split, refusal = None, ""
+        try:
+            split = split_of(config, source)
+        except ValueError as error:
+            refusal = str(
+                error.__cause__ or error
+            )  # The cause alone: the report names the defects.
         progress = reading("images and masks", "case")
-        report = check(source, split_of(config, source), progress=progress)
+        report = check(source, split, refusal=refusal, progress=progress)
     as_json = options.json
     print(json.dumps(report.to_json(), indent=1) if as_json else lines_of(report_text(report)))
     return exit_codes.BAD_INPUT if report.defects else exit_codes.OK

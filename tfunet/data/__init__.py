@@ -8,5 +8,6 @@ DATASETS = {
     "folder": "tfunet.data.layouts.folder:open_folder",
     "msd": "tfunet.data.layouts.dataset_json:open_msd",
     "nnunet": "tfunet.data.layouts.dataset_json:open_nnunet",
+    "annotations": "tfunet.data.layouts.annotated:open_annotated",
     "csv": "tfunet.data.layouts.csv_pairs:open_csv",
 }

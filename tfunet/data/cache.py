@@ -37,6 +37,7 @@ class StoredSigns:
     constant: list[Count]
     notes: list[tuple[str, str, str]]
     label_pixels: list[Count]
+    ends: list[float]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tfunet.data.foreground import ForegroundVoxels
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.source import CaseParts, DataSource
 from tfunet.geometry.windows import padding_before
+from tfunet.machine.cores import usable_cores
 
 Rows = tuple[memoryview, memoryview]  # Of the image and of the mask.
 
@@ -124,7 +125,7 @@ def _blaming_the_case() -> Iterator[None]:
 def _in_threads(function: Callable[[int], Any], count: int) -> Iterator[Future]:
     """Yield the futures of function(0)..function(count - 1) in order, running a few ahead."""
     # Decoders in C let the other threads run. Few cases are in memory at a time.
-    num_threads = len(os.sched_getaffinity(0))
+    num_threads = len(usable_cores())
     ahead: deque[Future] = deque()
     with ThreadPoolExecutor(num_threads) as pool:
         try:

@@ -19,12 +19,14 @@ class CaseSigns:
         content: Hash of its pixels.
         label_pixels: Pixels of each label in its mask, background first, without those to ignore.
         constant: Channels in which all pixels have one value.
+        ends: The least and the largest value of its image.
         notes: What its files show.
     """
 
     content: str
     label_pixels: tuple[int, ...]
     constant: tuple[int, ...] = ()
+    ends: tuple[float, ...] = ()
     notes: tuple[Defect, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -34,6 +36,7 @@ class CaseSigns:
             "content": self.content,
             "label_pixels": self.label_pixels,
             "constant": self.constant,
+            "ends": self.ends,
             "notes": notes,
         }
 
@@ -44,6 +47,7 @@ class CaseSigns:
             content=str(stored["content"]),
             label_pixels=tuple(int(pixels) for pixels in stored["label_pixels"]),
             constant=tuple(int(channel) for channel in stored["constant"]),
+            ends=tuple(float(value) for value in stored["ends"]),
             notes=tuple(
                 Defect(file=str(file), what=str(what), case_id=str(case_id))
                 for file, what, case_id in stored["notes"]
@@ -59,6 +63,7 @@ class SignsReader:
         self._digest = hashlib.blake2b(repr((*shape, channels)).encode(), digest_size=16)
         self._is_constant = np.ones(channels, bool)
         self._first: np.ndarray | None = None
+        self._ends: list[float] = []
         self._label_pixels = np.zeros(num_classes, np.int64)
 
     def add(self, image: np.ndarray, mask: np.ndarray) -> None:
@@ -68,6 +73,8 @@ class SignsReader:
             labels = plane.astype(np.intp).ravel()
             self._label_pixels += np.bincount(labels, minlength=num_classes)[:num_classes]
         self._digest.update(np.ascontiguousarray(image, np.float32).data)
+        ends = (*self._ends, float(image.min()), float(image.max()))
+        self._ends = [min(ends), max(ends)]
         pixels = image.reshape(-1, image.shape[-1])
         if self._first is None:
             self._first = pixels[0].copy()
@@ -82,5 +89,6 @@ class SignsReader:
             content=self._digest.hexdigest(),
             label_pixels=tuple(map(int, self._label_pixels)),
             constant=constant,
+            ends=tuple(self._ends),
             notes=tuple(notes),
         )

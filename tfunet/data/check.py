@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.defects import Defect, DefectsError, defect_of, lines_by_cause
+from tfunet.data.defects import Defect, DefectsError, by_cause, defect_of, lines_by_cause
 from tfunet.data.doubts import CaseLook, doubts, sizes_in_words
 from tfunet.data.preprocess import channel_statistics, pooled_statistics
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
+
+# Files with one cause that the text names.
+NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +92,13 @@ def check(
     source: DataSource,
     split: Split | None = None,
     *,
+    refusal: str = "",
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> Report:
-    """Read every case once; `progress` wraps the indices, as tqdm does."""
+    """Read every case once; `progress` wraps the indices, as tqdm does.
+
+    `refusal` says why the data set has no split. It comes after the defects that may be its cause.
+    """
     cases: list[CaseFacts] = []
     looks: list[CaseLook] = []
     defects = list(source.defects)
@@ -108,6 +115,7 @@ def check(
             if not problems:
                 cases.append(_facts(source, case_id, raw, sides.get(index, "")))
                 looks.append(_look(cases[-1], raw.notes))
+    defects += [Defect(file=source.name, what=refusal)] if refusal else []
     copies, warnings = doubts(source, looks)
     # Pixels without data are ignored, too, with fill: then none is no mistake.
     marks = source.ignored is not None and (source.preparation or {}).get("fill") is None
@@ -155,7 +163,9 @@ def report_text(report: Report) -> str:
     lines = [f"{report.name}: {number}", *_summary(report)]
     for title, problems in (("warning", report.warnings), ("defect", report.defects)):
         lines += ["", _count(len(problems), title) + (":" if problems else "")]
-        lines += [f"  {line}" for line in lines_by_cause(problems, most=None)]
+        lines += [f"  {line}" for line in lines_by_cause(problems, most=NAMED - 1)]
+        if any(len(group) > NAMED for group in by_cause(problems)):
+            lines.append("  --json names every file.")
     return "\n".join(lines)
 
 

@@ -1,11 +1,14 @@
 """What is wrong with the files of a data set. Imports no TensorFlow."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 SHOWN_DEFECTS = 20
+# Of them, in a refusal of what they left.
+NAMED_DEFECTS = 5
 # Of the files with one cause, in a message that must stay short.
 SHOWN_FILES = 3
 ADVICE = (
@@ -115,3 +118,15 @@ class DefectsError(ValueError):
         self.name = name
         self.defects = tuple(defects)
         self.found = found
+
+
+@contextmanager
+def naming(defects: Sequence[Defect]) -> Iterator[None]:
+    """Add defects to a refusal of the cases that they left."""
+    try:
+        yield
+    except ValueError as error:
+        if not defects:
+            raise
+        named = "; ".join(lines_by_cause(defects)[:NAMED_DEFECTS])
+        raise ValueError(f"{error} Left out: {named}.") from error

@@ -12,6 +12,7 @@ from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.cache import check_cache
 from tfunet.data.class_weights import KEY, check_form, class_weights, given_weights
+from tfunet.data.defects import naming
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
@@ -107,11 +108,11 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     class_weights(config, source)  # Raises for those that do not fit the classes.
     train = split_of(config, source).train
     tournament = read_tournament(config.tournament)
-    if tournament is not None:
-        trainer = tournament.trainer_of(config.seed)
-        share = share_of(tournament, train, source.groups, seed=config.split_seed, trainer=trainer)
-        train = share.train
-    steps_per_epoch(len(train) * config.patches_per_case, config.global_samples)
+    with naming(source.defects):
+        if tournament is not None:
+            trainer, seed = tournament.trainer_of(config.seed), config.split_seed
+            train = share_of(tournament, train, source.groups, seed=seed, trainer=trainer).train
+        steps_per_epoch(len(train) * config.patches_per_case, config.global_samples)
     has_spacing = bool(source.spacings) and None not in source.spacings
     tolerances(case_metrics(config.metrics), source.unit, has_spacing=has_spacing)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import BadFileError
-from tfunet.data.formats import FORMATS, SIGNATURES
+from tfunet.data.formats import FORMATS, OUTLINES, SIGNATURES
 from tfunet.data.formats.claims import check_regular, pointer
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.stored import CHANNELS, SPATIAL, Grid, Region, Stored
@@ -27,6 +27,12 @@ EXACT = 2**24
 LONGEST_REASON = 600
 # Formats whose masks say where their pixels lie, and leave out empty planes.
 PLACED = ("tfunet.data.formats.dicom", "tfunet.data.formats.slices")
+
+# The extra of each package that is not in io.
+EXTRAS = {
+    "SimpleITK": "itk",
+    **dict.fromkeys(("pycocotools", "roifile", "skimage"), "annotations"),
+}
 
 # What a channel that is tagged alpha may be taken for.
 ALPHA = ("drop", "keep", "mask")
@@ -337,6 +343,8 @@ def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = N
     In a format with palettes, a mask's values are the palette's indices.
     """
     plain: Any = getattr(module, name, None)
+    if module.__name__ in OUTLINES.values() and image is not None:
+        return partial(plain, shape=image.shape)
     if not labels:
         return plain
     of_labels: Any = getattr(module, f"{name}_labels", plain)
@@ -421,13 +429,13 @@ def _suffix(path: Path) -> str:
 
 def _module(path: Path) -> ModuleType:
     suffix = _suffix(path)
-    if suffix not in FORMATS:
+    if suffix not in {**FORMATS, **OUTLINES}:
         if not path.exists():
             raise BadFileError(path, "does not exist.")
         known = ", ".join(suffix for suffix in FORMATS if suffix.startswith("."))
         raise BadFileError(path, f"unknown format. Known: {known}, and folders of slices.")
     try:
-        return importlib.import_module(FORMATS[suffix])
+        return importlib.import_module({**FORMATS, **OUTLINES}[suffix])
     except ModuleNotFoundError as error:
         raise BadFileError(
             path, f"reading it needs {error.name}: pip install 'tfunet[{_extra(error.name)}]'."
@@ -435,7 +443,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _extra(package: str | None) -> str:
-    return "itk" if package == "SimpleITK" else "io"
+    return EXTRAS.get(package or "", "io")
 
 
 def guarded(path: Path, read: Callable[[Path], Any]) -> Any:

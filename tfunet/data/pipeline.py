@@ -4,7 +4,6 @@ A pipeline is a function of the replicas that it feeds. `sample_order` decides t
 step, `crop` where they are cut, and `augmentation.augment` how they are changed.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -23,6 +22,7 @@ from tfunet.data.readers import patch_reader, place_reader, target_reader, windo
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.geometry.grid import Grid, tiles_of
 from tfunet.geometry.windows import Window, plan_windows
+from tfunet.machine.cores import usable_cores
 from tfunet.parallel.feed import fed_groups, parts_of
 from tfunet.parallel.mesh import Mesh, part_bounds, part_rows
 
@@ -413,7 +413,7 @@ def _whole(cases: CachedCases) -> Rows:
 
 def parallel_calls() -> int:
     """Return how many samples are made at a time: one on each core of this process."""
-    return len(os.sched_getaffinity(0))
+    return len(usable_cores())
 
 
 def each_repeated(dataset: tf.data.Dataset, times: int) -> tf.data.Dataset:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfunet.config.refs import near_match
 from tfunet.config.sections import SplitKeys
-from tfunet.data.defects import Defect, lines_by_cause
+from tfunet.data.defects import Defect, lines_by_cause, naming
 from tfunet.data.source import DataSource
 from tfunet.files.printable import printable
 from tfunet.process.terminal import counted
@@ -65,12 +65,13 @@ def split_cases(
         ValueError: For an unknown group, for more folds than groups, and if one side is empty.
     """
     known = sorted(set(source.groups))
-    if groups:
-        held_out = set(_named(source, known, groups))
-    elif folds is not None:
-        held_out = set(_fold(source, known, folds, fold, seed))
-    else:
-        held_out = set(_drawn(source, known, share, seed))
+    with naming(source.defects):
+        if groups:
+            held_out = set(_named(source, known, groups))
+        elif folds is not None:
+            held_out = set(_fold(source, known, folds, fold, seed))
+        else:
+            held_out = set(_drawn(source, known, share, seed))
     validation = tuple(index for index, group in enumerate(source.groups) if group in held_out)
     train = tuple(index for index, group in enumerate(source.groups) if group not in held_out)
     return Split(train=train, validation=validation)

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tfunet import __version__
 from tfunet.data.source import open_source
 from tfunet.exit_codes import CheckFailedError
-from tfunet.export.onnx_file import correct, unsupported_ops
+from tfunet.export.onnx_file import correct, frozen, unsupported_ops
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
 from tfunet.learning.outputs import Outputs
@@ -247,7 +247,11 @@ def _write(model: keras.Model, file_format: str, path: Path, shape: tuple[int, .
     # Keras exports a call without `training`, and layers such as Resizing would then begin to
     # train those after them.
     image = keras.Input(shape, name="image")
-    predicting = keras.Model(image, model(image, training=False))
+    if file_format == "onnx":
+        predicting, tables = frozen(model, image)
+        _refuse(model, [(name, "a lookup table") for name in tables])
+    else:
+        predicting = keras.Model(image, model(image, training=False))
     kind = {"savedmodel": "tf_saved_model", "onnx": "onnx"}[file_format]
     with unsupported_ops() as unsupported, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # Keras asks NumPy for an old name.
@@ -259,13 +263,18 @@ def _write(model: keras.Model, file_format: str, path: Path, shape: tuple[int, .
                     f"The network cannot be written as {file_format}: "
                     f"{cause_line(error).rstrip('.')}."
                 ) from error
-    if unsupported:
-        raise ValueError(
-            f"{_layers_in_words(model, unsupported)}: tf2onnx cannot write it in ONNX. Use other "
-            "operations, or export --to savedmodel."
-        )
+    _refuse(model, unsupported)
     if file_format == "onnx":
         correct(path)
+
+
+def _refuse(model: keras.Model, ops: Sequence[tuple[str, str]]) -> None:
+    """Raise ValueError for (name, type) of ops that ONNX does not have."""
+    if ops:
+        raise ValueError(
+            f"{_layers_in_words(model, ops)}: tf2onnx cannot write it in ONNX. Use other "
+            "operations, or export --to savedmodel."
+        )
 
 
 def _run_apart(file_format: str, path: Path, windows: np.ndarray, folder: Path) -> np.ndarray:

@@ -6,11 +6,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, final
 
+import keras
 import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from tfunet.graph.traced import traced
 
 # Images have no more rows.
 LONGEST_SIDE = 2**12
+
+
+@final
+class _Frozen(keras.Layer):
+    """A network whose numbers are all constants of its graph."""
+
+    def __init__(self, graph: Any) -> None:
+        super().__init__()
+        self._graph = graph
+
+    def call(self, image: tf.Tensor) -> tf.Tensor:
+        (logits,) = self._graph(image)
+        return logits
+
+
+def frozen(model: keras.Model, image: keras.KerasTensor) -> tuple[keras.Model, list[str]]:
+    """Return a model as a graph of constants, and the names of operations that read a table.
+
+    tf2onnx takes tensors that a layer keeps, as Normalization its mean, for inputs of the network.
+    """
+    shape = tf.TensorSpec(image.shape, tf.float32)
+    predicting = traced(lambda images: model(images, training=False)).get_concrete_function(shape)
+    graph = convert_variables_to_constants_v2(predicting)
+    if tables := [tensor.op.name for tensor in graph.inputs[1:]]:
+        return model, tables
+    return keras.Model(image, _Frozen(graph)(image)), []
 
 
 @contextmanager

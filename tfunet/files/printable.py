@@ -6,6 +6,22 @@ from typing import Final
 # Control characters, marks that change the direction of text, separators of lines, and halves of
 # characters. A tab and a newline are control characters too.
 HIDDEN: Final = ("Cc", "Cf", "Zl", "Zp", "Cs")
+# What to do about the name of a file that is none of UTF-8.
+NO_UTF8: Final = (
+    "its name is no UTF-8, and cannot be written into a record. Rename it, such as with "
+    "convmv -f latin1 -t utf8 --notest FILE"
+)
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name can be written: Python reads other bytes as halves of characters."""
+    return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+def check_utf8(name: str) -> None:
+    """Raise ValueError for the name of a file that cannot be written."""
+    if not is_utf8(name):
+        raise ValueError(f"{printable(name)}: {NO_UTF8}.")
 
 
 def is_printable(text: str) -> bool:

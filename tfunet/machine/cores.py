@@ -3,14 +3,64 @@
 import itertools
 import math
 import os
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
 
 CORES_VARIABLE = "TFUNET_CORES"
+# Of one process: the cgroups that it is in, and where their folders are mounted.
+PROCESS = Path("/proc/self")
 
 
 def usable_cores() -> list[int]:
-    """Return the cores that this process may run on: in a job its share of the machine."""
-    return sorted(os.sched_getaffinity(0))
+    """Return the cores that this process may run on: in a job its share of the machine.
+
+    A container may be allowed less time than its cores have. Then there are as many as this time
+    fills, and at least one.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    return cores if quota is None else cores[: max(1, int(quota))]
+
+
+def cpu_quota() -> float | None:
+    """Return the least of the CPU quotas of this process's cgroups, in cores; None without one."""
+    return min((quota for folder in _cgroups() for quota in _quotas(folder)), default=None)
+
+
+def _cgroups() -> Iterator[Path]:
+    """Yield the folders of this process's cgroups, and of those around them."""
+    try:
+        mounts = (PROCESS / "mountinfo").read_text().splitlines()
+        groups = (PROCESS / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    # Version 2 names no controllers.
+    paths = {
+        name: path
+        for _, names, path in (line.split(":", 2) for line in groups)
+        for name in names.split(",")
+    }
+    for line in mounts:
+        *_, root, folder = line.split()[:5]
+        kind, _, options = line.rpartition(" - ")[2].split(" ", 2)
+        name = {"cgroup": "cpu", "cgroup2": ""}.get(kind)
+        if name not in paths or (name and name not in options.split(",")):
+            continue
+        path = Path(paths[name])
+        # A container may see its own folder as the root of all, and its path as on the host.
+        inside = path.relative_to(root) if path.is_relative_to(root) else Path()
+        yield from (Path(folder) / part for part in (inside, *inside.parents))
+
+
+def _quotas(folder: Path) -> Iterator[float]:
+    """Yield the CPU quota of a cgroup, of version 2 or 1, where it has one."""
+    for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+        try:
+            quota, period = " ".join((folder / name).read_text() for name in names).split()
+        except OSError:
+            continue
+        if quota not in ("max", "-1"):
+            yield int(quota) / int(period)
 
 
 def share_cores(
@@ -89,7 +139,7 @@ def num_threads(environment: Mapping[str, str]) -> int:
 
     SLURM may count cores without binding processes to them; then each process could use all.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = len(usable_cores())
     given = environment.get("SLURM_CPUS_PER_TASK", "")
     if CORES_VARIABLE in environment or not given.isdecimal():
         return cores

@@ -24,7 +24,7 @@ from tfunet.backend import BACKENDS, facts_of
 from tfunet.config.not_installed import NotInstalledError
 from tfunet.exit_codes import CHECK_FAILED, OK
 from tfunet.machine import energy, probes
-from tfunet.machine.cores import usable_cores
+from tfunet.machine.cores import cpu_quota, usable_cores
 from tfunet.machine.environment import gpus
 
 PYTHONS = ("3.11", "3.12")
@@ -34,6 +34,7 @@ CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
     "io": ("imagecodecs", "nibabel", "pydicom", "h5py", "zarr"),
+    "annotations": ("pycocotools", "roifile", "scikit-image"),
     "ensembles": ("optuna", "scipy"),
     "metrics": ("scikit-image", "scipy"),
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
@@ -184,6 +185,8 @@ def gpu_check(*, num_seen: int, listed: list[str]) -> Check:
 def cores_check() -> Check:
     """Return how many cores this process may use: in a job fewer than the machine has."""
     detail = f"{len(usable_cores())} of {os.cpu_count()} may be used"
+    if (quota := cpu_quota()) is not None:
+        detail += f"; the container or job has a CPU quota of {quota:g}"
     return Check("cores", "ok", detail)
 
 

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tfunet.machine.cores import cpu_quota
 from tfunet.machine.cpu_memory import VARIABLES
 
 PACKAGES = (
@@ -72,6 +73,7 @@ def environment(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "cpu": _cpu_model(),
         "cores": sorted(os.sched_getaffinity(0)),
+        **({} if (quota := cpu_quota()) is None else {"cpu_quota": quota}),
         "machine_cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": gpus(),

@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from tfunet.data.formats import FORMATS
-from tfunet.data.formats.container import split_container, stem
+from tfunet.data.formats.container import composed, split_container, stem
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # Of a file or folder whose name begins with a wildcard.
@@ -142,7 +142,7 @@ def _holds(pattern: str) -> str:
 def _by_wildcards(pattern: str) -> dict[tuple[str, ...], tuple[str, str]]:
     """Return each file, and the values of its placeholders, by what all wildcards stand for."""
     outside, inside = split_container(pattern)
-    text = outside.as_posix()
+    text = composed(outside.as_posix())
     pieces, wild = _WILD.split(text), _WILD.findall(text)
     expression = re.escape(pieces[0])
     names: set[str] = set()
@@ -159,12 +159,15 @@ def _by_wildcards(pattern: str) -> dict[tuple[str, ...], tuple[str, str]]:
             expression += f"(?P<{name}>[^/]+?)"
         expression += re.escape(piece)
     glob = "".join(
-        part.replace("[", "[[]") if at % 2 == 0 else ("?" if part == "?" else "*")
+        re.sub(r"[^\x00-\x7f]+", "*", part.replace("[", "[[]"))
+        if at % 2 == 0
+        else ("?" if part == "?" else "*")
         for at, part in enumerate(re.split(f"({_WILD.pattern})", text))
     )
+    glob = re.sub(r"\*+", "*", glob)
     root = Path(text).anchor or "."
     files = sorted(Path(root).glob(glob.removeprefix(root)) if root != "." else Path().glob(glob))
-    matches = ((re.fullmatch(expression, path.as_posix()), path) for path in files)
+    matches = ((re.fullmatch(expression, composed(path.as_posix())), path) for path in files)
     end = f":{inside}" if inside else ""
     return {
         match.groups(): (f"{path}{end}", "_".join(match.groupdict().values()).lstrip("."))

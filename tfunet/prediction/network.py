@@ -48,6 +48,8 @@ class Network:
         pixel_sizes: The least and the largest of its training images along each axis; empty where
             they are not known.
         pixel_unit: That of `pixel_sizes`.
+        value_ends: The least and the largest intensity of its training images as it saw them;
+            empty where they are not known.
     """
 
     config: RunConfig
@@ -61,6 +63,7 @@ class Network:
     mask_values: tuple[tuple[int | str, ...], ...] = ()
     pixel_sizes: tuple[tuple[float, ...], ...] = ()
     pixel_unit: str = ""
+    value_ends: tuple[float, ...] = ()
 
     def label_names(self) -> dict[int, str]:
         """Return a name for each label; its number where the run did not record one."""
@@ -194,6 +197,7 @@ def load_network(folder: RunFolder, weights: str | None = None) -> Network:
         mask_values=tuple(map(tuple, data.get("mask_values", _values_in(run.config)))),
         pixel_sizes=tuple(map(tuple, data.get("pixel_sizes") or ())),
         pixel_unit=data.get("pixel_unit") or "",
+        value_ends=tuple(data.get("value_ends") or ()),
     )
 
 

@@ -19,9 +19,11 @@ from tfunet import __version__
 from tfunet.config.option_types import check_option_types
 from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.image_files import read_header
+from tfunet.data.intensity_checks import IntensityChecks, watched
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics, recorded_statistics
 from tfunet.files.atomic import PARTIAL, write_atomic, writing
+from tfunet.files.printable import check_utf8
 from tfunet.files.regular import remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
@@ -53,6 +55,11 @@ LARGE_BYTES = 2**28
 BEGUN = "begun.json"
 ROWS = ("labels.raw", "probabilities.raw")
 CLEANED = "cleaned.raw"
+# Follows what the intensities of an image say.
+UNLIKE = (
+    "Save it as the training images were, in bits and scale: of other values the prediction says "
+    "nothing."
+)
 # All that we write into the folder of an unfinished prediction.
 WORK_FILES = (BEGUN, *ROWS, CLEANED, LOCK, f"{PARTIAL}*")
 
@@ -245,6 +252,7 @@ def _fit(
     fit, images, defects = [], [], []
     for job in jobs:
         try:
+            check_utf8(str(job.files[0]))
             for member in members:
                 member.network.check_files(job.files)
             image = members[0].prepare.open(job.files)
@@ -438,14 +446,23 @@ def _run_job(
             probabilities = RawFile(path=path, shape=shape, dtype="float32")
         first_row = _resumed_row(job, [labels, probabilities], tiling)
         if first_row < image.shape[0]:
+            checks = [
+                IntensityChecks(member.prepare.intensity, member.network.value_ends)
+                for member in members
+            ]
             normalised = [
-                member.prepare.normalised(each, values)
-                for member, each, values in zip(members, images, statistics, strict=True)
+                member.prepare.normalised(watched(each, check), values)
+                for member, each, values, check in zip(
+                    members, images, statistics, checks, strict=True
+                )
             ]
             for band in _bands(job, tiling, first_row, normalised, forwards, identity["batch"]):
                 if probabilities is not None:
                     probabilities.append(mean_probabilities(network.outputs, band))
                 labels.append(_labels(network.outputs, band))
+            for note in dict.fromkeys(note for check in checks for note in check.notes()):
+                what = f"{job.files[0]}: {note}. {UNLIKE}"
+                print(lines_of(f"warning: {what}"), file=sys.stderr, flush=True)
         if cleaning:
             labels = _cleaned(job, labels, cleaning)
         axes = members[0].prepare.axes

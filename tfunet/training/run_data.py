@@ -183,6 +183,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "warning: images or masks are others than those that this run began with. Start a "
                 "new run, or restore their files."
             )
+        values = [value for case in split.train for value in cases.signs[case].ends]
         folder.write_data(
             {
                 "name": source.name,
@@ -199,6 +200,7 @@ def open_data(attempt: Attempt) -> RunData:
                 "mask_values": source.mask_values,
                 "pixel_sizes": trained_sizes(source, split.train),
                 "pixel_unit": source.unit,
+                "value_ends": [ends(values) for ends in (min, max)] if values else [],
             }
         )
     whole_cases = _whole_cases(attempt, task, cases, split)

@@ -66,10 +66,7 @@ def asked_until_enough(sweep, repeats):
         records = [{number: cell[number] for number in range(1, repeats + 1)} for cell in sweep]
         variance, freedom = block_noise(records)
         noise = Noise(deviation=variance**0.5, freedom=freedom, source="records")
-        try:
-            need = repeats_needed(noise, 0.05, num_comparisons=3).repeats
-        except ValueError:
-            need = most
+        need = repeats_needed(noise, 0.05, num_comparisons=3).repeats or most
         if min(need, most) <= repeats:
             return records
         repeats = min(need, most)

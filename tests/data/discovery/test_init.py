@@ -403,3 +403,43 @@ def test_real_folders():
     hippocampus = find_pairs(list_files(SHARED / "msd_hippocampus"), root=ROOT)
     assert hippocampus.images == ("imagesTr/hippocampus_{case}.nii.gz",)
     assert len(hippocampus.values) == 260
+
+
+@pytest.mark.parametrize(
+    ("image", "others"),
+    [
+        # Cellpose: the mask beside it in a file of its own, and all it knows as Python's objects.
+        ("{}.tif", ("{}_flows.tif", "{}_seg.npy")),
+        ("{}.png", ("{}_flows.tif", "{}_cp_outlines.png")),
+        ("in/{}.png", ("in/{}_depth.png",)),
+        ("{}_raw.tif", ("{}_raw_denoised.tif", "{}_raw-probability.tif")),
+    ],
+)
+def test_the_plain_name_that_others_extend_is_the_image(image, others, tmp_path):
+    names = ["a", "b", "c1", "c2"]
+    for name in names:
+        save(tmp_path / image.format(name), grey())
+        save(tmp_path / f"{name}_masks.tif", square(255))
+        for other in others:
+            file = tmp_path / other.format(name)
+            if file.suffix == ".npy":
+                np.save(file, np.array({"masks": square(1)}, object), allow_pickle=True)
+            else:
+                save(file, grey())
+    run = describe_folder(str(tmp_path))
+    options = tomllib.loads(run.text([]))["data_options"]
+    assert options["images"] == image.format("{case}")
+    assert options["masks"] == "{case}_masks.tif"
+    assert not run.source.defects
+    assert run.source.case_ids == tuple(names)
+    assert f"Not used: {4 * len(others)} files of other names" in run.summary()
+
+
+def test_an_image_without_a_mask_is_told_though_it_extends_anothers_name(tmp_path):
+    for name in ("mouse1", "mouse2", "mouse3", "mouse1_2", "mouse2_2", "mouse3_late"):
+        save(tmp_path / "images" / f"{name}.png", grey())
+        if "_" not in name:
+            save(tmp_path / "masks" / f"{name}.png", square(255))
+    run = describe_folder(str(tmp_path))
+    assert len(run.source.defects) == 3
+    assert "exclude" not in run.options

@@ -19,7 +19,7 @@ from tfunet.data.source import DataSource
 from tfunet.models.unet_flops import step_flops
 
 # Their images come from files, so pixel size and intensities are options.
-FROM_FILES = ("folder", "msd", "nnunet", "csv")
+FROM_FILES = ("folder", "msd", "nnunet", "csv", "annotations")
 # Keys that `Settings` chooses, or the same in another form.
 CHOSEN = (
     *("model", "model_options", "augmentation", "patch", "patches_per_case", "foreground_share"),

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import final
 
 from tfunet.data.discovery.names import replaced, runs, shared_side
-from tfunet.data.formats.container import split_container, stem
+from tfunet.data.formats.container import composed, split_container, stem
 from tfunet.data.layouts.file_patterns import compiled, placeholders
 
 # A run of words in more files than these says nothing about one case.
@@ -29,13 +29,13 @@ def count_pairs(images: Sequence[str], masks: Sequence[str]) -> dict[tuple[str, 
     """Return each pair of patterns that fits a pair of files, with all files that it pairs."""
     by_run: dict[str, list[str]] = {}
     for image in images:
-        path = PurePosixPath(image)
+        path = PurePosixPath(composed(image))
         for run in {*runs(stem(path.name)), *path.parent.parts}:
             by_run.setdefault(run, []).append(image)
     candidates: set[tuple[str, str]] = set()
     for kind in by_kind(masks).values():
         for mask in spread(kind, TRIED):
-            path = PurePosixPath(mask)
+            path = PurePosixPath(composed(mask))
             common = [run for run in runs(stem(path.name)) if run in by_run]
             for run in [*common[:6], *(part for part in path.parent.parts if part in by_run)]:
                 for image in nearest(mask, by_run[run]):
@@ -110,7 +110,7 @@ def fitting(image: str, mask: str, run: str) -> Iterable[tuple[str, str]]:
 
 def with_case(file: str, run: str, *, whole: bool) -> str:
     """Return a file with {case} for a run of words in its name, and with `whole` in its folders."""
-    path = PurePosixPath(file)
+    path = PurePosixPath(composed(file))
     plain = stem(path.name)
     name = path.name.replace(plain, replaced(plain, run, "{case}"), 1)
     parent = path.parent.as_posix()
@@ -165,7 +165,7 @@ def placeholder_values(files: Iterable[str], pattern: str) -> dict[str, dict[str
 
 def _kind(file: str) -> str:
     """Return a name with {case} for its numbers, or for all of it if it has none."""
-    path = PurePosixPath(file)
+    path = PurePosixPath(composed(file))
     name, plain = path.name, stem(path.name)
     shown = re.sub(r"\d+", "{case}", plain, count=1) if re.search(r"\d", plain) else "{case}"
     parent = re.sub(r"\d+", "*", path.parent.as_posix())
@@ -180,7 +180,7 @@ def by_kind(files: Sequence[str]) -> dict[str, list[str]]:
     if len(kinds) > MOST_KINDS:
         kinds = {}
         for file in files:
-            path = PurePosixPath(file)
+            path = PurePosixPath(composed(file))
             ending = path.name.removeprefix(stem(path.name))
             kinds.setdefault((path.parent / f"{{case}}{ending}").as_posix(), []).append(file)
     return dict(sorted(kinds.items(), key=lambda kind: -len(kind[1])))

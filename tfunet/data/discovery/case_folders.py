@@ -25,7 +25,7 @@ from tfunet.data.discovery.names import (
     is_of_region,
     replaced,
 )
-from tfunet.data.formats.container import stem
+from tfunet.data.formats.container import composed, stem
 from tfunet.data.image_files import read_image
 
 # More kinds of files are no channels and masks of a case.
@@ -95,15 +95,15 @@ def _roles(
         is_number: Whether a case is the last number in the name of its folder, or else the name.
         is_loose: Whether long numbers in the names of files mean nothing.
     """
-    split = [parts for file in files if len(parts := file.split("/")) > level]
-    folders = sorted({tuple(parts[:level]) for parts in split})
+    split = [(parts, file) for file in files if len(parts := composed(file).split("/")) > level]
+    folders = sorted({tuple(parts[:level]) for parts, _ in split})
     varied = [at for at in range(level) if len({folder[at] for folder in folders}) > 1]
     if not varied:
         return (), {}
     at = varied[-1]
     names = _placeholders([tuple(folder[place] for place in varied) for folder in folders])
     roles: Roles = {}
-    for parts in split:
+    for parts, file in split:
         case = parts[at]
         if is_number:
             numbers = re.findall(r"\d+", case)
@@ -120,19 +120,19 @@ def _roles(
         same = roles.setdefault("/".join(outer + inner), {})
         if key in same:
             return (), {}
-        same[key] = "/".join(parts)
+        same[key] = file
     return names, _usual(roles, len(files))
 
 
 def _roles_by_folder(files: Sequence[str]) -> tuple[tuple[str, ...], Roles]:
     """Return the kinds of files where each has a folder, with a file of the same name a case."""
-    split = [(*file.rpartition("/")[::2], file) for file in files]
+    split = [(*composed(file).rpartition("/")[::2], file) for file in files]
     return _roles_of((folder, "", stem(name), file) for folder, name, file in split)
 
 
 def _roles_by_ending(files: Sequence[str]) -> tuple[tuple[str, ...], Roles]:
     """Return the kinds of files where names end in what they are: a_t1.nii.gz."""
-    split = [(*file.rpartition("/")[::2], file) for file in files]
+    split = [(*composed(file).rpartition("/")[::2], file) for file in files]
     matches = [(folder, ENDING.fullmatch(stem(name)), file) for folder, name, file in split]
     return _roles_of((folder, m[2], m[1], file) for folder, m, file in matches if m)
 

@@ -1,10 +1,12 @@
 """Pairs of images and masks as patterns, with names that say only what tells cases apart."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+from tfunet.data.discovery.candidates import placeholder_values
 from tfunet.data.discovery.names import SIDES, shared_start
 from tfunet.data.split import GROUP
 
@@ -66,6 +68,28 @@ def with_short_names(pairs: Pairs) -> Pairs:
     for name in pairs.values[0]:
         pairs = _without_shared(pairs, name)
     return pairs
+
+
+def derived(pairs: Pairs, files: Sequence[str]) -> list[str]:
+    """Return patterns of files that were made of the images: 1_flows.tif beside 1.tif.
+
+    The images' pattern matches them, too. They have no masks, and the names of images with one
+    ending, in letters, which several images have.
+    """
+    (first, *_) = pairs.images
+    known = {tuple(sorted(values.items())) for values in pairs.values}
+    endings: Counter[str] = Counter()
+    masks = {mask for each in pairs.masks.values() for mask in placeholder_values(files, each)}
+    for file, values in placeholder_values(files, first).items():
+        if file in masks or "case" not in values or tuple(sorted(values.items())) in known:
+            continue
+        for match in re.finditer(r"[-_. ]+(?=[A-Za-z])", values["case"]):
+            image = {**values, "case": values["case"][: match.start()]}
+            if tuple(sorted(image.items())) in known:
+                endings[values["case"][match.start() :]] += 1
+    return [
+        first.replace("{case}", f"{{case}}{end}") for end, count in endings.items() if count > 1
+    ]
 
 
 def without_kinds(pairs: Pairs) -> Pairs:

@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Collection, Sequence
+from pathlib import PurePosixPath
 from typing import Any
+
+from tfunet.data.formats.container import stem
 
 MASK_WORDS = frozenset(
     (
@@ -48,6 +51,18 @@ def is_of_region(name: str) -> bool:
 def are_channels(patterns: Sequence[str]) -> bool:
     """Whether what tells image patterns apart are the usual names of channels."""
     return all(CHANNEL.fullmatch(re.split(r"[-_./ ]", part)[-1]) for part in differing(patterns))
+
+
+def plain_name(patterns: Sequence[str]) -> str:
+    """Return the pattern of an image whose name those of all others extend; "" if none is so.
+
+    The others were made of it: Cellpose writes 1_flows.tif beside 1.tif.
+    """
+    names = {pattern: str(PurePosixPath(pattern).with_name(stem(pattern))) for pattern in patterns}
+    plain = min(patterns, key=lambda pattern: len(names[pattern]))
+    others = [name for pattern, name in names.items() if pattern != plain]
+    is_plain = all(name.startswith(names[plain]) and name != names[plain] for name in others)
+    return plain if is_plain else ""
 
 
 def are_classes(patterns: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from tfunet.data.discovery.candidates import fitting, nearest, placeholder_value
 from tfunet.data.discovery.found_pairs import Pairs
 from tfunet.data.discovery.mask_contents import LabelOptions, Values, plain_number
 from tfunet.data.discovery.names import are_channels, runs
-from tfunet.data.formats.container import stem
+from tfunet.data.formats.container import composed, stem
 from tfunet.data.image_files import read_mask
 from tfunet.data.layouts.file_patterns import compiled, placeholders
 from tfunet.data.layouts.label_mapping import OF_FILES
@@ -152,12 +152,12 @@ def _candidates(images: Sequence[str], masks: Sequence[str]) -> set[tuple[str, s
     """Return patterns that fit an image and its masks, the end of whose names is free."""
     by_part: dict[str, list[str]] = {}
     for image in images:
-        path = PurePosixPath(image)
+        path = PurePosixPath(composed(image))
         for part in {stem(path.name), *path.parent.parts}:
             by_part.setdefault(part, []).append(image)
     found = set()
     for mask in spread(masks, TRIED):
-        path = PurePosixPath(mask)
+        path = PurePosixPath(composed(mask))
         inside = [part for part in runs(stem(path.name)) if part in by_part]
         whole = [part for part in path.parent.parts if part in by_part]
         # The name of the folder may be a part of the image's name.

@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from tfunet.data.discovery.candidates import Match, by_kind, count_pairs, placeholder_values
@@ -21,11 +22,13 @@ from tfunet.data.discovery.names import (
     differing,
     is_of_masks,
     is_of_region,
+    plain_name,
     shared_start,
 )
 from tfunet.data.discovery.object_files import find_objects, objects_of
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import stem
+from tfunet.data.image_files import read_header
 from tfunet.data.layouts.file_patterns import placeholders
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
@@ -84,7 +87,7 @@ def find_pairs(
         )
     if images and masks:
         return _pairs(files, list(images), list(masks), classes=len(masks) > 1)
-    by_words = set(_masks_by_words(files))
+    by_words = set(masks_by_words(files))
     mask_files = _matching(files, masks) if masks else sorted(by_words)
     image_files = _matching(files, images)
     if not images:
@@ -118,17 +121,21 @@ def find_pairs(
     if not masks:
         mask_patterns = [p for p in mask_patterns if not is_of_region(p)] or mask_patterns
     is_unclear = not images and len(image_patterns) > 1 and not are_channels(image_patterns)
+    if is_unclear and (plain := plain_name(image_patterns)):
+        image_patterns, is_unclear = [plain], False
     if is_unclear and (found := find_case_folders(files, (), mask_files if masks else (), root)):
         return with_short_names(found)
     if is_unclear:
         raise ValueError(_which(files, "images", image_patterns))
+    if not masks and len(mask_patterns) > 1:
+        mask_patterns = _readable(files, mask_patterns, root) or mask_patterns
     if not masks and len(mask_patterns) > 1 and not are_classes(mask_patterns):
         raise ValueError(_which(files, "masks", mask_patterns))
     pairs = _pairs(files, image_patterns, mask_patterns, classes=len(mask_patterns) > 1)
     return pairs if images or masks else without_kinds(pairs)
 
 
-def _masks_by_words(files: Sequence[str]) -> list[str]:
+def masks_by_words(files: Sequence[str]) -> list[str]:
     """Return the files whose folders, or else names, say that they are masks."""
     paths = [PurePosixPath(file) for file in files]
     depth = shared_start([path.parent.parts for path in paths])
@@ -227,6 +234,17 @@ def _families(counted: Mapping[tuple[str, str], Match]) -> tuple[list[str], list
     images = sorted({image for image, mask in kept if mask == first_mask})
     masks = sorted({mask for image, mask in kept if image == first_image})
     return images, masks
+
+
+def _readable(files: Sequence[str], patterns: Sequence[str], root: Path) -> list[str]:
+    """Return the patterns whose first file is an image: a .npy may hold objects of Python."""
+    readable = []
+    for pattern in patterns:
+        first = min(placeholder_values(files, pattern))
+        with suppress(ValueError):
+            read_header(root / first)
+            readable.append(pattern)
+    return readable
 
 
 def _which(files: Sequence[str], kind: str, patterns: Sequence[str]) -> str:

@@ -13,14 +13,15 @@ import numpy as np
 
 from tfunet.config.sections import SplitKeys
 from tfunet.data.defects import DefectsError
+from tfunet.data.discovery.annotated_folders import find_annotated, other_annotations
 from tfunet.data.discovery.case_folders import masks_reason
 from tfunet.data.discovery.first_measured import add_measured
 from tfunet.data.discovery.first_training import Machine, add_training
-from tfunet.data.discovery.found_pairs import Pairs
+from tfunet.data.discovery.found_pairs import Pairs, derived
 from tfunet.data.discovery.mask_contents import label_options
 from tfunet.data.discovery.names import SIDES
 from tfunet.data.discovery.object_files import object_options
-from tfunet.data.discovery.pairs import find_pairs, list_files
+from tfunet.data.discovery.pairs import find_pairs, list_files, masks_by_words
 from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.doubts import SAME_SPACING, sizes_in_words
 from tfunet.data.formats.container import split_container
@@ -30,6 +31,7 @@ from tfunet.data.layouts.dataset_json import channel_names
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource, open_source
 from tfunet.files.home import expand_home
+from tfunet.files.printable import check_utf8
 from tfunet.files.typed import read_json
 from tfunet.process.terminal import counted
 
@@ -168,8 +170,15 @@ def describe_data(
         run.keys["data"] = (kind, "dataset.json names the cases and the classes.")
         run.options["root"] = (root, "Relative to the folder in which tfunet is started.")
         share = None
+    elif annotated := None if images or masks else _of_annotations(root, folder):
+        run, share = annotated, None
     else:
-        run, share = _of_pairs(root, folder, images, masks, labels, progress)
+        try:
+            run, share = _of_pairs(root, folder, images, masks, labels, progress)
+        except ValueError as error:
+            if others := other_annotations(folder):
+                raise ValueError(others) from error
+            raise
     _add_pixel_size(run, folder)
     return run, share
 
@@ -197,6 +206,30 @@ def _described_by(folder: Path) -> str | None:
     return "nnunet"
 
 
+def _of_annotations(root: str, folder: Path) -> RunFile | None:
+    """Return what outlines say, where no name says that a file is a mask; None without."""
+    files = list_files(folder)
+    found = None if not files or masks_by_words(files) else find_annotated(folder, files)
+    if found is None:
+        return None
+    options = {"root": root, **{name: value for name, (value, _) in found.options.items()}}
+    check_utf8(str(options))
+    source = _opened("annotations", options)
+    run = RunFile(source=source, unused=found.unused)
+    run.keys["data"] = ("annotations", "Masks are drawn from outlines.")
+    if found.held_out:
+        run.keys["validation_groups"] = (list(found.held_out), "The folder says it.")
+    run.options = {
+        "root": (root, "Relative to the folder in which tfunet is started."),
+        **found.options,
+        "classes": (
+            {name: name for name in source.regions},
+            "The name of each class, and its name, or names, in the annotations.",
+        ),
+    }
+    return run
+
+
 def _opened(data: str, options: Mapping[str, Any]) -> DataSource:
     try:
         return open_source(data, options, skip_bad=True)
@@ -214,12 +247,15 @@ def _of_pairs(
 ) -> tuple[RunFile, float]:
     files_there = list_files(folder)
     pairs = find_pairs(files_there, images, masks, root=folder)
-    unused = _unused(files_there, pairs)
+    for name in (str(root), *pairs.images, *pairs.masks.values()):
+        check_utf8(name)
     sides = sides_of(pairs, files_there)
+    made = derived(sides.pairs, files_there)
+    unused = _unused(files_there, pairs, made)
     pairs, held_out = sides.pairs, list(sides.held_out)
     patterns = list(pairs.masks.values())
     cases, _, found = match_files(
-        folder, pairs.images, patterns, sides.exclude, objects=pairs.objects
+        folder, pairs.images, patterns, [*sides.exclude, *made], objects=pairs.objects
     )
     if not cases:
         raise ValueError(f"{found}, and no image has its mask. Say --images and --masks.")
@@ -253,6 +289,7 @@ def _of_pairs(
         for file in find(folder, mask)
     ):
         left_out = []
+    left_out += made
     exclude = [*sides.exclude, *left_out]
     if left_out:
         reasons["exclude"] = (
@@ -280,11 +317,18 @@ def _of_pairs(
     return run, contents.foreground_share
 
 
-def _unused(files: Sequence[str], pairs: Pairs) -> str:
-    """Return a sentence on files that no pattern matches, such as pairs in another format."""
-    patterns = map(split_container, (*pairs.images, *pairs.masks.values()))
-    known = [compiled(outside.as_posix()) for outside, _ in patterns]
-    others = [file for file in files if not any(pattern.fullmatch(file) for pattern in known)]
+def _unused(files: Sequence[str], pairs: Pairs, made: Sequence[str]) -> str:
+    """Return a sentence on files that no pattern matches, or one of those `made` of images."""
+    known, left_out = (
+        [compiled(split_container(pattern)[0].as_posix()) for pattern in patterns]
+        for patterns in ((*pairs.images, *pairs.masks.values()), made)
+    )
+    others = [
+        file
+        for file in files
+        if not any(pattern.fullmatch(file) for pattern in known)
+        or any(pattern.fullmatch(file) for pattern in left_out)
+    ]
     if not others:
         return ""
     return f"Not used: {counted(len(others), 'file')} of other names, such as {others[0]}."

@@ -25,6 +25,8 @@ FORMATS = {
     ".nrrd": "tfunet.data.formats.itk",
     ".nhdr": "tfunet.data.formats.itk",
 }
+# Files of outlines, which are read as masks.
+OUTLINES = dict.fromkeys((".json", ".geojson", ".roi", ".zip"), "tfunet.data.formats.annotations")
 
 # Kinds of files: their suffixes, the position of their signature, and its possible values.
 SIGNATURES = {

@@ -1,9 +1,12 @@
-"""Paths that name an array within a file: 'file.h5:name', 'store.zarr:labels/cells'."""
+"""Paths that name an array within a file: 'file.h5:name', 'a.json:cell'. No TensorFlow."""
 
 import re
 from pathlib import Path
+from unicodedata import normalize
 
-_CONTAINER = re.compile(r"(.*\.(?:h5|hdf5|zarr)):(.*)", re.IGNORECASE | re.DOTALL)
+_CONTAINER = re.compile(
+    r"(.*\.(?:h5|hdf5|zarr|json|geojson|roi|zip)):(.*)", re.IGNORECASE | re.DOTALL
+)
 
 
 def split_container(path: Path | str) -> tuple[Path, str]:
@@ -16,8 +19,19 @@ def split_container(path: Path | str) -> tuple[Path, str]:
     return (path if isinstance(path, Path) else Path(path)), ""
 
 
+def composed(name: str) -> str:
+    """Return a name in the form in which most systems write it.
+
+    macOS, and archives that were packed there, have "ö" as two characters.
+    """
+    return name if name.isascii() else normalize("NFC", name)
+
+
 def stem(path: Path | str) -> str:
-    """Return a file's name without its suffixes; of an array within it, the array's name too."""
+    """Return a file's name without its suffixes; of an array within it, the array's name too.
+
+    It is `composed`.
+    """
     file, inside = split_container(path)
     plain = re.sub(r"(\.nii\.gz|\.ome\.tiff?|\.[^.]+)$", "", file.name.lstrip("."))
-    return "_".join([plain, *(part for part in inside.split("/") if part)])
+    return composed("_".join([plain, *(part for part in inside.split("/") if part)]))

@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 from tfunet.data.defects import Defect
-from tfunet.data.formats.container import split_container, stem
+from tfunet.data.formats.container import composed, split_container, stem
 from tfunet.data.layouts.file_patterns import compiled, find, in_other_case, placeholders
+from tfunet.files.printable import NO_UTF8, is_utf8
 
 # Follows what is missing where each object has a file.
 OF_NO_OBJECT = ". If the image shows no object, store one mask of zeros"
@@ -130,6 +132,7 @@ def match_files(
             # The image shows no object of the other classes.
             case_masks = [(found, "") for found, _ in case_masks]
         problems = [what for _, what in (*other_images, *case_masks) if what]
+        problems += [] if is_utf8(file) else [NO_UTF8]
         case_id = "_".join(values.values())
         defects += [Defect(file=file, what=what, case_id=case_id) for what in problems]
         if not problems:
@@ -186,7 +189,24 @@ def case_id_of(file: str) -> str:
     """Return a file's name without its suffixes, after the names of its folders."""
     path, _ = split_container(file)
     folders = [part for part in path.parent.parts if part not in (path.anchor, "..", "imagesTr")]
-    return "_".join([*folders, stem(file)])
+    return composed("_".join([*folders, stem(file)]))
+
+
+def stored_path(folder: Path, file: str) -> str:
+    """Return a path as this system writes it, if there is such a file.
+
+    Windows separates folders by backslashes, and macOS writes "ö" as two characters.
+    """
+    for name in (file, file.replace("\\", "/")):
+        for form in (name, normalize("NFC", name), normalize("NFD", name)):
+            if is_stored(folder, form):
+                return form
+    return file
+
+
+def is_stored(folder: Path, file: str) -> bool:
+    """Whether there is such a file."""
+    return bool(file) and split_container(folder / file)[0].exists()
 
 
 def cases_without_group(cases: Sequence[Case]) -> list[Defect]:

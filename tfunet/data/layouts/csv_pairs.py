@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unicodedata import normalize
 
 from tfunet.data.defects import Defect
-from tfunet.data.formats.container import split_container
 from tfunet.data.layouts.case_files import (
     case_id_of,
     drop_same_names,
+    is_stored,
     listed_case,
     masks_of_several,
+    stored_path,
 )
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
@@ -71,9 +71,9 @@ def open_csv(
     cases, defects = [], []
     for name, row in table.rows():
         cells = [table.cell(row, column) for column in (*columns, *labels.patterns)]
-        files = [_path(folder, cell) for cell in cells]
+        files = [stored_path(folder, cell) for cell in cells]
         case_id = name if key else case_id_of(files[0])
-        missing = [file for file in files if not _exists(folder, file)]
+        missing = [file for file in files if not is_stored(folder, file)]
         what = f"missing: {path.name} lists it, and there is no such file"
         defects += [Defect(file=file or name, what=what, case_id=case_id) for file in missing]
         both = set(files[: len(columns)]) & set(files[len(columns) :])
@@ -95,19 +95,3 @@ def open_csv(
         PixelSizes(folder, pixel_size, target_pixel_size, columns, table),
         **{"name": path.stem, **options},
     )
-
-
-def _path(folder: Path, file: str) -> str:
-    """Return a path as this system writes it, if there is such a file.
-
-    Windows separates folders by backslashes, and macOS writes "ö" as two characters.
-    """
-    for name in (file, file.replace("\\", "/")):
-        for form in (name, normalize("NFC", name), normalize("NFD", name)):
-            if _exists(folder, form):
-                return form
-    return file
-
-
-def _exists(folder: Path, file: str) -> bool:
-    return bool(file) and split_container(folder / file)[0].exists()

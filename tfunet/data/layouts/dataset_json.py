@@ -14,6 +14,7 @@ from tfunet.data.layouts.case_files import (
     drop_same_names,
     listed_case,
     masks_of_several,
+    stored_path,
 )
 from tfunet.data.layouts.file_patterns import find
 from tfunet.data.layouts.file_source import Listing, open_files
@@ -68,7 +69,9 @@ def open_msd(
     classes = _value_by_name(description["labels"])
     cases, defects = [], []
     for pair in description["training"]:
-        image, mask = (Path(pair[key]).as_posix() for key in ("image", "label"))
+        image, mask = (
+            stored_path(folder, Path(pair[key]).as_posix()) for key in ("image", "label")
+        )
         case_id = case_id_of(image)
         missing = [file for file in (image, mask) if not (folder / file).exists()]
         what = f"missing: {DESCRIPTION} lists it, and there is no such file"

@@ -2,8 +2,9 @@
 
 import re
 from pathlib import Path
+from typing import final
 
-from tfunet.data.formats.container import split_container
+from tfunet.data.formats.container import composed, split_container
 
 # Of a file or folder whose name begins with a wildcard; and any folders.
 NOT_HIDDEN = r"(?!\.)"
@@ -61,20 +62,33 @@ def in_other_case(root: Path, pattern: str) -> list[str]:
     return sorted(file for file in others if (root / file).is_file())
 
 
-def compiled(pattern: str, flags: int = 0, *, longest: bool = False) -> re.Pattern[str]:
+@final
+class Expression:
+    """The regular expression of a pattern, to which both Unicode forms of a name are one."""
+
+    def __init__(self, expression: str, flags: int) -> None:
+        self._compiled = re.compile(expression, flags)
+
+    def fullmatch(self, name: str) -> re.Match[str] | None:
+        """Return the match of a whole name, whose groups are `composed`."""
+        return self._compiled.fullmatch(composed(name))
+
+
+def compiled(pattern: str, flags: int = 0, *, longest: bool = False) -> Expression:
     """Return the expression of a pattern, with a group for each placeholder.
 
     A placeholder stands for as few characters as possible, or with `longest` for as many.
     """
-    return re.compile(_regex(pattern, longest=longest), flags)
+    return Expression(_regex(composed(pattern), longest=longest), flags)
 
 
 def _glob(pattern: str) -> str:
     """Return a glob that matches at least the pattern's files."""
     parts = []
-    for part in _split(pattern):
+    for part in _split(composed(pattern)):
         if isinstance(part, str):
-            parts.append(part.replace("[", "[[]"))
+            # A file may have a letter of several bytes in another form.
+            parts.append(re.sub(r"[^\x00-\x7f]+", "*", part.replace("[", "[[]")))
         else:
             parts.append("*" if part[1] else part[0])
     return re.sub(r"\*\*+(?!/)", "*", "".join(parts))

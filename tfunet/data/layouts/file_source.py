@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -13,9 +13,9 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect, DefectsError
 from tfunet.data.image_files import content_files, read_image
+from tfunet.data.intensity_checks import IntensityChecks, watched
 from tfunet.data.layouts.case_files import Case, cases_without_group
 from tfunet.data.layouts.header_checks import CaseHeaders, axes_by_mask, read_headers
-from tfunet.data.layouts.intensity_checks import IntensityChecks
 from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
 from tfunet.data.layouts.label_reader import LabelReader
 from tfunet.data.layouts.pixel_size import PixelSizes, Spacing
@@ -337,7 +337,7 @@ class _Reader:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (image, mask) of a case, cut along the first axis; `images` are as stored."""
         checks = [IntensityChecks(self.scale) for _ in images]
-        stored = joined(list(map(_checked, images, checks)))
+        stored = joined(list(map(watched, images, checks)))
         image = resized(stored, self.cases[index].shape, self.fill)
         statistics = statistics_for(self.scale, image.parts())
         rows = nearest(stored.shape[0], image.shape[0])
@@ -407,17 +407,6 @@ def _unit(cases: Sequence[_FileCase]) -> str:
     """Return the unit of the pixel sizes in the headers, if all say the same."""
     units = {case.headers.image.unit for case in cases}
     return units.pop() if len(units) == 1 else ""
-
-
-def _checked(image: LazyImage, checks: IntensityChecks) -> LazyImage:
-    """Return an image whose parts are looked at as they are read."""
-
-    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
-        pixels = image.read(start, stop)
-        checks.add(pixels)
-        return pixels
-
-    return replace(image, read=read)
 
 
 def _patch(patch: Sequence[int] | None, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -1,9 +1,12 @@
 """What the intensities of an image say of a mistake. Imports no TensorFlow."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 
+from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import INSIDE, NONZERO, Intensity
 
 # Values that programs write where there is no data.
@@ -11,6 +14,13 @@ MARKS = np.array([-9999, -99999, -32768, -3.4028235e38, 3.4028235e38, -1e30, 1e2
 
 # A window of CT leaves out the air, which may be most of an image.
 MOST = 0.95
+
+# Values above by more than so many times the range are of another scale, such as 16 bits instead of
+# 8. A few of them are none: metal in CT.
+FAR = 8
+FEW = 0.01
+# Deviations from the mean within which values are likely.
+LIKELY = 10
 
 # Of a constant around what there is to see, which is not 0.
 OUTSIDE = 0.2
@@ -22,16 +32,18 @@ class IntensityChecks:
 
     Args:
         scale: How its intensities are normalised.
+        trained: The least and the largest intensity of the training images as the network saw
+            them, where known.
     """
 
-    def __init__(self, scale: Intensity) -> None:
-        self._scale = scale if isinstance(scale, tuple) else None
+    def __init__(self, scale: Intensity, trained: Sequence[float] = ()) -> None:
+        self._range, self._meant = _range_of(scale, trained)
         self._needs_zeros = scale == NONZERO
         self._first: float | None = None
         self._num_zeros = self._num_first = 0
         self._marks: set[float] = set()
         self._low, self._high = np.inf, -np.inf
-        self._num_values = self._num_clipped = 0
+        self._num_values = self._num_outside = self._num_above = 0
 
     def add(self, part: np.ndarray) -> None:
         """Look at a part of it, with its intensities as in the file; NaN is no intensity."""
@@ -51,10 +63,12 @@ class IntensityChecks:
             self._num_values += part.size
             self._num_zeros += int((part == 0).sum())
             self._num_first += int((part == self._first).sum())
-        if self._scale is not None:
-            low, high = self._scale
+        if self._range is not None:
+            low, high = self._range
+            num_above = int((part > high).sum())
             self._num_values += part.size
-            self._num_clipped += int(((part < low) | (part > high)).sum())
+            self._num_above += num_above
+            self._num_outside += num_above + int((part < low).sum())
 
     def notes(self) -> list[str]:
         """Return what may be a mistake."""
@@ -73,15 +87,47 @@ class IntensityChecks:
                     f"no value is 0, so intensity = {NONZERO!r} counts all pixels, and {share:.0%} "
                     f"have the value of the first, {self._first:g}; to leave them out: {INSIDE!r}"
                 )
-        if self._scale is None:
+        if self._range is None:
             return notes
-        low, high = self._scale
-        share = self._num_clipped / max(self._num_values, 1)
-        if share > MOST:
-            notes.append(f"{share:.0%} of its values lie outside intensity = [{low:g}, {high:g}]")
+        low, high = self._range
+        outside, above = (
+            number / max(self._num_values, 1) for number in (self._num_outside, self._num_above)
+        )
+        if outside > MOST:
+            notes.append(f"{outside:.0%} of its values lie outside {self._meant}")
+        elif above > FEW and self._high - high > FAR * (high - low):
+            notes.append(
+                f"{above:.0%} of its values, up to {self._high:g}, lie above {self._meant}"
+            )
         elif 0 < span < 0.02 * (high - low):
             notes.append(
                 f"its values, {self._low:g} to {self._high:g}, fill only {span / (high - low):.1%} "
-                f"of intensity = [{low:g}, {high:g}]"
+                f"of {self._meant}"
             )
         return notes
+
+
+def watched(image: LazyImage, checks: IntensityChecks) -> LazyImage:
+    """Return an image whose parts are looked at as they are read."""
+
+    def read(start: Sequence[int], stop: Sequence[int]) -> np.ndarray:
+        pixels = image.read(start, stop)
+        checks.add(pixels)
+        return pixels
+
+    return replace(image, read=read)
+
+
+def _range_of(scale: Intensity, trained: Sequence[float]) -> tuple[tuple[float, float] | None, str]:
+    """Return where intensities should lie, and this in words; None if any are as good."""
+    if isinstance(scale, tuple):
+        return scale, "intensity = [{:g}, {:g}]".format(*scale)
+    if isinstance(scale, Mapping) and "mean" in scale:
+        mean, deviation = np.array(scale["mean"]), np.array(scale["deviation"])
+        low = np.min(scale.get("low", mean - LIKELY * deviation))
+        high = np.max(scale.get("high", mean + LIKELY * deviation))
+        return (float(low), float(high)), f"{low:g} to {high:g}, which follow from intensity"
+    if scale == "none" and len(trained) == 2:
+        low, high = trained
+        return (low, high), f"those of the training images, {low:g} to {high:g}"
+    return None, ""

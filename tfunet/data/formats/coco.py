@@ -1,0 +1,98 @@
+"""COCO's JSON: one file for many images, with polygons and run lengths. Imports no TensorFlow."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
+
+
+def annotations(content: dict[str, Any]) -> Annotations:
+    """Return what the parsed file holds."""
+    names = {
+        category["id"]: str(category["name"] or UNNAMED)
+        for category in content.get("categories", ())
+    }
+    entries = {entry["id"]: entry for entry in content["images"]}
+    drawings: dict[Any, list[Drawing]] = {key: [] for key in entries}
+    faults = []
+    for annotation in content["annotations"]:
+        number, image = annotation.get("id"), annotation["image_id"]
+        if image not in entries:
+            faults.append(f"annotation {number} is of image {image}, which images does not list")
+        elif annotation["category_id"] not in names:
+            faults.append(
+                f"annotation {number} has the category {annotation['category_id']}, which "
+                "categories does not list"
+            )
+        else:
+            name = names[annotation["category_id"]]
+            drawings[image].append(_drawing(name, annotation.get("segmentation")))
+    return Annotations(
+        kind="COCO",
+        images={
+            str(key): Annotated(
+                image=entry["file_name"],
+                shape=(int(entry["height"]), int(entry["width"])),
+                drawings=tuple(drawings[key]),
+            )
+            for key, entry in entries.items()
+        },
+        faults=tuple(faults),
+    )
+
+
+def _drawing(name: str, segmentation: Any) -> Drawing:
+    if not segmentation:
+        return Drawing(name=name, fault="has a box at most, and no segmentation")
+    if isinstance(segmentation, dict):
+        return Drawing(name=name, pixels=partial(_of_run_lengths, segmentation))
+    found = drawing(name, segmentation)
+    if found.fault:
+        return found
+    # As COCO's own tools draw it: the polygons of an object are its parts, and no holes.
+    return Drawing(
+        name=found.name,
+        outlines=found.outlines,
+        pixels=partial(_of_polygons, [np.ravel(points).tolist() for points in found.outlines]),
+    )
+
+
+def _of_run_lengths(segmentation: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Return the pixels of runs outside and inside, in turns, down the columns.
+
+    Not with COCO's library: where runs are too few it returns whatever was in memory.
+    """
+    counts = segmentation["counts"]
+    runs = np.array(counts if isinstance(counts, list) else _unpacked(counts), np.int64)
+    if tuple(segmentation["size"]) != shape or (runs < 0).any() or runs.sum() != np.prod(shape):
+        raise ValueError(
+            f"run lengths of {runs.sum()} pixels, said to be {segmentation['size']}, for an image "
+            f"of {shape}"
+        )
+    inside = np.arange(len(runs)) % 2 == 1
+    return np.repeat(inside, runs).reshape(shape[::-1]).T
+
+
+def _unpacked(text: str) -> list[int]:
+    """Return the runs in a text: five bits a character, and from the fourth on differences."""
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        value |= (bits & 0x1F) << shift
+        shift += 5
+        if bits & 0x20:  # More of it follows.
+            continue
+        value -= (bits & 0x10) << (shift - 4)
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value = shift = 0
+    return runs
+
+
+def _of_polygons(polygons: list[list[float]], shape: tuple[int, ...]) -> np.ndarray:
+    from pycocotools import mask
+
+    decoded: np.ndarray = mask.decode(mask.merge(mask.frPyObjects(polygons, *shape)))
+    return decoded.astype(bool)

@@ -1,0 +1,122 @@
+"""Objects that somebody drew around, and their pixels. Imports no TensorFlow."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+# The class of objects whose file names none.
+UNNAMED = "object"
+# Libraries take memory for the length of an outline, wherever it leads.
+FARTHEST = 10**6
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """One object, or a part of one.
+
+    Args:
+        name: Its class.
+        outlines: Polygons (points, 2) of x and y, from the upper left corner of the image. What
+            lies in two of them is a hole.
+        pixels: Shape of the image to the object's pixels, where it is no polygon.
+        together: Drawings with one such text are one object; empty for an object of its own.
+        fault: Why it has no pixels, in words.
+    """
+
+    name: str
+    outlines: Sequence[np.ndarray] = ()
+    pixels: Callable[[tuple[int, ...]], np.ndarray] | None = None
+    together: str = ""
+    fault: str = ""
+
+    def inside(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return which pixels belong to it: those whose centre is inside."""
+        if self.pixels is not None:
+            return self.pixels(shape)
+        from skimage.draw import polygon
+
+        inside = np.zeros(shape, bool)
+        for outline in self.outlines:
+            columns, rows = outline.T - 0.5
+            inside[polygon(rows, columns, shape)] ^= True
+        return inside
+
+    def beyond(self, shape: tuple[int, ...]) -> str:
+        """Return how it lies beyond an image, in words: "partly", "wholly" or ""."""
+        if not self.outlines:
+            return ""
+        points = np.concatenate(self.outlines)
+        size = np.array(shape[::-1])
+        if (points.max(0) <= 0).any() or (points.min(0) >= size).any():
+            return "wholly"
+        # An outline may touch the border, and programs round.
+        return "partly" if (points < -1).any() or (points > size + 1).any() else ""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Annotated:
+    """What is drawn on one image.
+
+    Args:
+        image: Its file, as the annotations name it; empty where they do not.
+        shape: Rows and columns, where the annotations state them.
+        drawings: The objects.
+    """
+
+    image: str = ""
+    shape: tuple[int, ...] | None = None
+    drawings: tuple[Drawing, ...] = ()
+
+    def numbered(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the number of the object of a class in each pixel, 0 where none is.
+
+        A later object covers an earlier one.
+        """
+        numbers = np.zeros(shape, np.int32)
+        known: dict[str, int] = {}
+        own = [drawing for drawing in self.drawings if drawing.name == name and not drawing.fault]
+        for number, drawing in enumerate(own, 1):
+            key = drawing.together or f"\n{number}"
+            numbers[drawing.inside(shape)] = known.setdefault(key, number)
+        return numbers
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Annotations:
+    """What a file of annotations holds.
+
+    Args:
+        kind: The format, as people call it.
+        images: What is drawn on each image, by the key of the image in the file; the key is empty
+            in a file of a single image.
+        faults: What in it belongs to no image, in words.
+    """
+
+    kind: str
+    images: Mapping[str, Annotated]
+    faults: tuple[str, ...] = ()
+
+
+def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> Drawing:
+    """Return an object of outlines as a file has them: points, or x, y, x, y, ..."""
+    arrays = [np.asarray(points, float).reshape(-1, 2) for points in outlines]
+    fault = ""
+    if not arrays or not all(np.isfinite(array).all() for array in arrays):
+        fault = "has no outline, or one that is no numbers"
+    elif max(np.abs(array).max(initial=0) for array in arrays) > FARTHEST:
+        fault = f"has a point beyond {FARTHEST}, where no image is"
+    elif min(map(len, arrays)) < 3:
+        fault = f"has an outline of {min(map(len, arrays))} points; a polygon needs 3"
+    elif not any(np.ptp(array, axis=0).all() for array in arrays):
+        fault = "has an outline without any area"
+    return Drawing(
+        name=str(name or UNNAMED).strip() or UNNAMED,
+        outlines=tuple(arrays),
+        together=together,
+        fault=fault,
+    )
