@@ -4,6 +4,7 @@ The last line of a job script. It records how srun ended; the processes of the r
 """
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -15,11 +16,12 @@ from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.local_sweep import execute
 from tfunet.bench.launch.population_trials import goes_on
-from tfunet.bench.launch.process_output import TAIL_LINES, last_words
+from tfunet.bench.launch.process_output import LOG_BYTES, TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
 from tfunet.bench.records import sweep_record
 from tfunet.bench.study.hopeless import read_rule
+from tfunet.files.regular import read_end
 from tfunet.machine.environment import code_hash
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
@@ -101,7 +103,7 @@ def run_trial(
             return exit_codes.TERMINATED
         if ended == exit_codes.STOPPED:
             return _again(folder, own_job(environment))
-        return _explain(ended, trial, folder, log.read_text(encoding="utf-8", errors="replace"))
+        return _explain(ended, trial, folder, read_end(log, LOG_BYTES))
 
 
 def _again(folder: RunFolder, job: str) -> int:
@@ -121,7 +123,9 @@ def _explain(code: int, trial: sweep_record.TrialRecord, folder: RunFolder, mess
         folder.write_failure(reason, exit_codes.PROCESS_DIED)
         return exit_codes.PROCESS_DIED
     log = folder.log_path(failed.process)
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = read_end(log, LOG_BYTES).splitlines()
     said = last_words(lines[-TAIL_LINES:])
     reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
     folder.write_failure(f"{reason}: {said}" if said else reason, failed.exit_code, failed.process)

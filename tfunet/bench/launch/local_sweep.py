@@ -16,6 +16,7 @@ from typing import Any
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import CHILD, signals_noted
 from tfunet.bench.launch.population_trials import goes_on, run_population, together
+from tfunet.bench.launch.process_output import LOG_BYTES
 from tfunet.bench.launch.slurm_queue import queued_trials
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
 from tfunet.bench.records.sweep_record import (
@@ -31,7 +32,7 @@ from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import Trial, plan_trials
 from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.files.regular import open_regular
+from tfunet.files.regular import open_regular, read_end
 from tfunet.files.typed import RecordError, read_json
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
@@ -323,7 +324,7 @@ def _explain(code: int, log: Path) -> tuple[str, int]:
         return f"killed by {signal.Signals(-code).name}", exit_codes.PROCESS_DIED
     if code == exit_codes.OK:
         return "ended without a result", exit_codes.PROCESS_DIED
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    lines = read_end(log, LOG_BYTES).strip().splitlines()
     return (lines[-1].strip() if lines else f"ended with exit code {code}"), code
 
 

@@ -25,26 +25,23 @@ from tfunet.arguments import of_study
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.epoch_watch import EpochWatch
 from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
-from tfunet.bench.launch.sweep_folder import set_aside
+from tfunet.bench.launch.search_journal import NAME, name_of, open_study
+from tfunet.bench.launch.sweep_folder import set_aside, write_study
 from tfunet.bench.records.objectives import OBJECTIVES
 from tfunet.bench.records.sweep_record import planned_trial, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
 from tfunet.bench.study.search_settings import Search
 from tfunet.bench.study.space import Choice, Range
-from tfunet.bench.study.study_file import Study, programs_of
-from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import impossible, trial_name
 from tfunet.config.keys import nested, show
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.cores import usable_cores
-from tfunet.record import RunFolder, sign
+from tfunet.record import RunFolder
 
-JOURNAL = "search.journal"
 LOCKS = "search-locks"
 POLL_SECONDS = 0.2
-# Attribute of an Optuna trial: the name of its folder.
-NAME = "trial"
 # Nobody has the lock of the folder for longer, unless another sweep runs in it.
 LOCKED_SECONDS = 120.0
 
@@ -111,14 +108,7 @@ class _Hunt:
         RunFolder(root).create()
         with _soon(RunFolder(root)):
             self._begin()
-            backend = optuna.storages.journal.JournalFileBackend(str(root / JOURNAL))
-            self._optuna_study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(backend),
-                study_name=study.name,
-                direction=search.direction,
-                pruner=_pruner(optuna, search),
-                load_if_exists=True,
-            )
+            self._optuna_study = open_study(optuna, root, study.name, search)
 
     def ask(self) -> _Asked | None:
         """Return the next trial, in plan.json; None if the search has as many as it should."""
@@ -181,9 +171,7 @@ class _Hunt:
                 )
         else:
             self._write_plan(self._plan())
-        text = self._study.text or study_toml(self._study)
-        write_atomic(self._root / "study.toml", text)
-        sign(self._root, text, programs_of(self._study))
+        write_study(self._study, self._root)
 
     def _plan(self) -> dict[str, Any]:
         search = {key: value for key, value in vars(self._search).items() if key != "trials"}
@@ -247,7 +235,7 @@ class _Hunt:
         for trial in self._optuna_study.get_trials(deepcopy=False):
             if trial.state != self._optuna.trial.TrialState.RUNNING:
                 continue
-            name = trial.user_attrs.get(NAME)
+            name = name_of(trial, self._root)
             if name is not None and self._lock(name).is_locked():
                 continue
             score = self._score(name) if name is not None else None
@@ -331,14 +319,6 @@ def _sampler(optuna: ModuleType, search: Search, number: int) -> Any:
         # It draws the points of one sequence, whose next one it finds in the study.
         return optuna.samplers.QMCSampler(seed=search.seed, warn_independent_sampling=False)
     return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-
-
-def _pruner(optuna: ModuleType, search: Search) -> Any:
-    return {
-        "none": optuna.pruners.NopPruner,
-        "median": optuna.pruners.MedianPruner,
-        "halving": optuna.pruners.SuccessiveHalvingPruner,
-    }[search.pruner]()
 
 
 def _optuna() -> ModuleType:

@@ -1,5 +1,6 @@
 """How far a sweep is, from its files alone. Pure but for reading."""
 
+import contextlib
 import itertools
 import math
 import time
@@ -15,7 +16,8 @@ from tfunet.bench.records.sweep_record import FINISHED, SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.config.keys import describe
 from tfunet.config.run import RunConfig
-from tfunet.files.typed import whole
+from tfunet.files.regular import read_end
+from tfunet.files.typed import RecordError, column_names, whole
 from tfunet.record import RunFolder
 
 # Bytes at the end of a log in which its last line is looked for.
@@ -151,26 +153,18 @@ def _curves(trial: TrialRecord) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return losses and Dice of the epochs so far."""
     path = trial.folder / "epochs.csv"
     table = read_table(path, {"epoch": whole, "loss": number_or_nan})
-    regions = [name for name in _columns(path) if name.startswith("dice_")]
+    regions = []
+    with contextlib.suppress(RecordError):
+        regions = [name for name in column_names(path) if name.startswith("dice_")]
     scores = read_table(path, dict.fromkeys(regions, number_or_nan))
     rows = zip(*scores.values(), strict=True) if regions else ()
     means = (fmean(row) for row in rows)
     return tuple(table["loss"]), tuple(mean for mean in means if not math.isnan(mean))
 
 
-def _columns(path: Path) -> list[str]:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.readline(LOG_END).strip().split(",")
-    except OSError:
-        return []
-
-
 def _last_line(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_END))
-            text = file.read(LOG_END).decode(errors="replace")
+        text = read_end(path, LOG_END)
     except OSError:
         return ""
     # A progress bar ends its lines with a carriage return.
