@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from tfunet.files.printable import text_of
 from tfunet.files.regular import read_text
 
 T = TypeVar("T")
@@ -186,15 +187,18 @@ def typed_rows(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> Iterato
 
 def column_names(path: Path) -> list[str]:
     """Return the columns of a CSV file; none if it is missing. Raises RecordError."""
-    try:
-        return list(_reader(path).fieldnames or ())
-    except csv.Error as error:
-        raise RecordError(path, error) from error
+    return list(_reader(path).fieldnames or ())
 
 
 def _reader(path: Path) -> "csv.DictReader[str]":
     lines = (read_record(path) or "").split("\n")[:-1]
-    return csv.DictReader(f"{line}\n" for line in lines)
+    reader = csv.DictReader(f"{line}\n" for line in lines)
+    try:
+        columns = reader.fieldnames
+    except csv.Error as error:
+        raise RecordError(path, error) from error
+    reader.fieldnames = None if columns is None else [*map(text_of, columns)]
+    return reader
 
 
 def whole(text: str) -> int:
@@ -230,7 +234,7 @@ def _cell(kind: Callable[[str], Any], text: str | None, place: str) -> Any:
     if text is None:
         raise FieldError(f"{place}: the row ends before it")
     try:
-        return kind(text)
+        return kind(text_of(text))
     except ValueError as error:
         raise FieldError(f"{place}: {error}") from error
 
