@@ -31,7 +31,7 @@ from tfunet.process.meeting import SIGNALS, Meeting
 from tfunet.process.secret import forget, shared_secret
 from tfunet.process.start_up import short_start
 from tfunet.process.stop_request import stop_request
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import lines_of, show_messages_safely
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
 
@@ -72,7 +72,7 @@ def take_part(config: RunConfig, path: Path, place: Place) -> NoReturn:
         with folder.locked():
             folder.begin(config)
             work(config, path)
-        print(f"Record: {path}")
+        print(lines_of(f"Record: {path}"))
 
     _end_with(record)
 
@@ -170,6 +170,7 @@ def _is_ours(error: BaseException) -> bool:
 
 def _end_with(work: Callable[[], None]) -> NoReturn:
     """Do the work, and end the process with a documented exit code."""
+    show_messages_safely()
     dump_stacks_when_asked()
     pin_and_limit()
     for name, value in DEFAULTS.items():
@@ -183,7 +184,7 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
         # The supervisor says it, and how to go on.
         is_told = code == exit_codes.STOPPED and LAUNCH_VARIABLE in os.environ
         if not is_explained and (code == exit_codes.PROCESS_DIED or not _is_ours(error)):
-            traceback.print_exc()
+            print(lines_of(traceback.format_exc()), end="", file=sys.stderr)
         if memory_line := out_of_memory(error):
             print(f"error: {memory_line}", file=sys.stderr)
         elif is_explained or (code != exit_codes.PROCESS_DIED and not is_told):

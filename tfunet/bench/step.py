@@ -19,7 +19,7 @@ from tfunet.bench.launch.workflow_file import WORKSPACE
 from tfunet.bench.records.sweep_record import FINISHED, planned_trial, read_plan
 from tfunet.bench.records.trial_states import TrialState, read_states
 from tfunet.machine.environment import code_hash
-from tfunet.process.terminal import counted, lines_of
+from tfunet.process.terminal import counted, lines_of, show_messages_safely
 from tfunet.record import RunFolder
 
 # What Merlin does: starts the step again (100); goes on with the other steps (101); ends the
@@ -91,7 +91,7 @@ def report(root: Path) -> int:
 
     note_noise(root, "after")
     print(lines_of(summary_table(root)))
-    print(f"Report: {write_report(root).html}")
+    print(lines_of(f"Report: {write_report(root).html}"))
     return 0
 
 
@@ -125,6 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("trial", nargs="?", default="", help="name of the trial")
     options = parser.parse_args(arguments)
     root = options.folder
+    show_messages_safely()
     try:
         if (now := code_hash()) != options.code:
             raise ValueError(

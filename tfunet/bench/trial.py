@@ -111,7 +111,7 @@ def _again(folder: RunFolder, job: str) -> int:
     try:
         queue_again(job)
     except NoAnswerError as error:
-        print(f"tfunet: {error}. To run it again: tfunet sweep resume", file=sys.stderr)
+        print(lines_of(f"tfunet: {error}. To run it again: tfunet sweep resume"), file=sys.stderr)
     return exit_codes.STOPPED
 
 

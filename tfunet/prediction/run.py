@@ -22,6 +22,7 @@ from tfunet.data.image_files import read_header
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics, recorded_statistics
 from tfunet.files.atomic import PARTIAL, write_atomic, writing
+from tfunet.files.printable import printable
 from tfunet.files.regular import open_to_read, remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
@@ -549,7 +550,7 @@ def _bands(
     with tqdm(
         total=len(images) * tiling.num_windows,
         initial=len(images) * (tiling.num_windows - tiling.windows_from(first_row)),
-        desc=job.name,
+        desc=printable(job.name),
         unit="tile",
         leave=False,
         disable=not sys.stderr.isatty(),
