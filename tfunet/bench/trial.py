@@ -20,7 +20,7 @@ from tfunet.bench.launch.process_output import LOG_BYTES, TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
 from tfunet.bench.records import sweep_record
-from tfunet.bench.study.hopeless import read_rule
+from tfunet.bench.study.hopeless import Rivals, read_rule
 from tfunet.files.regular import read_end
 from tfunet.machine.environment import code_hash
 from tfunet.process.terminal import lines_of
@@ -78,7 +78,7 @@ def run_trial(
     # A trial that has begun goes on, even if its cell is hopeless now.
     has_begun = is_again and (trial.folder / "checkpoint.npz").is_file()
     if not (has_begun or goes_on(trial)):
-        if reason := give_up(trial, sweep_record.read_sweep(root).trials if rule else (), rule):
+        if reason := give_up(trial, _rivals(trial, root) if rule else (), rule):
             print(lines_of(f"{trial.id} is not run, hopeless: {reason}"))
             return exit_codes.OK
         set_aside(trial.folder, root)
@@ -104,6 +104,12 @@ def run_trial(
         if ended == exit_codes.STOPPED:
             return _again(folder, own_job(environment))
         return _explain(ended, trial, folder, read_end(log, LOG_BYTES))
+
+
+def _rivals(trial: sweep_record.TrialRecord, root: Path) -> list[sweep_record.TrialRecord]:
+    planned = sweep_record.planned_trials(root, sweep_record.read_plan(root))
+    readable = (other for other in planned if other.is_readable)
+    return [sweep_record.read_trial(other) for other in Rivals(readable).of(trial)]
 
 
 def _again(folder: RunFolder, job: str) -> int:

@@ -3,6 +3,7 @@ for reading cases.csv.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -28,6 +29,8 @@ NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
 MEAN = "mean"
 # The score of all validation cases together; its mean over regions is the mIoU.
 DATASET_IOU = "dataset IoU"
+# More cells are compared with the best one only.
+MOST_PAIRED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,17 +196,22 @@ def _rank(
 def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iterator[list[Score]]:
     """Yield the scores of each cell; p-values are adjusted for all questions and pairs of cells.
 
-    Pairs without the best count too, because the best is only known afterwards.
+    Pairs without the best count too, because the best is only known afterwards. Of many cells they
+    are only counted, which makes p-values no smaller: the pairs grow with the square.
     """
     values = [[_repeats(cell, *question) for cell in cells] for question in questions]
-    pairs = list(itertools.combinations(range(len(cells)), 2))
+    is_many = len(cells) > MOST_PAIRED
+    others = ((0, at) for at in range(1, len(cells)))
+    pairs = list(others if is_many else itertools.combinations(range(len(cells)), 2))
     estimates = {
         (number, upper, lower): difference(its[lower], its[upper])
         for number, its in enumerate(values)
         for upper, lower in pairs
         if its[lower] and its[upper]
     }
-    p_values = dict(zip(estimates, adjusted_p_values(list(estimates.values())), strict=True))
+    num_left_out = len(questions) * (math.comb(len(cells), 2) - len(pairs))
+    adjusted = adjusted_p_values(list(estimates.values()), num_others=num_left_out)
+    p_values = dict(zip(estimates, adjusted, strict=True))
     for at, cell in enumerate(cells):
         yield [
             Score(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from tfunet.bench.launch.local_sweep import remaining_seconds
 from tfunet.bench.launch.sweep_status import counts
+from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records.run_tables import number_or_nan, read_table
 from tfunet.bench.records.sweep_record import FINISHED, SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.records.ways_of_training import way_of
@@ -213,11 +213,12 @@ def _seconds_left(
         for trial in sweep.readable
         if trial.state in ("waiting", "interrupted") and trial.id not in ids
     ]
-    still = remaining_seconds(waiting, seconds)
+    left = TimeLeft(waiting, seconds)
+    still = left.seconds
     if still is None:
         return None
     for trial, now in zip(under_way, running, strict=True):
-        needed = remaining_seconds([trial], seconds) or 0.0
+        needed = left.of(trial.cell)
         still += max(0.0, needed - now.seconds)
     # Those that run side by side share the rest.
     return still / max(1, len(running))
