@@ -10,8 +10,9 @@ import pytest
 from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis import configurations, sweep_summary
-from tfunet.bench.launch import local_sweep, time_left
+from tfunet.bench.launch import local_sweep, search_plan, search_sweep, time_left
 from tfunet.bench.launch.time_left import TimeLeft
+from tfunet.bench.records import plan_lines, sweep_record
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.study import hopeless
 from tfunet.bench.study.refusals import refusals
@@ -170,6 +171,28 @@ def test_cells_that_are_given_up(tmp_path, counted):
             rivals.update(waiting)
             assert not hopeless.why_hopeless(waiting, rivals.of(waiting), rule)
         return calls["_but_way"]
+
+    is_linear(work)
+
+
+def test_the_plan_of_a_search_is_read_and_written_by_lines(tmp_path, counted):
+    counted(plan_lines, "parse_json")
+    counted(sweep_record, "read_plan")
+    counted(search_plan, "read_plan")
+    calls = counted(search_sweep, "write_atomic")
+    table = {"search": {"sampler": "random", "space": {"learning_rate": {"low": 0.1, "high": 1.0}}}}
+
+    def work(number):
+        calls.clear()
+        study = study_from_dict({**table, "search": {**table["search"], "trials": number}})
+        folder = tmp_path / str(number)
+        command = ["true"]
+        local_sweep.run_sweep(study, folder, command=lambda _: command, say=lambda _: None)
+        assert len(read_sweep(folder).trials) == number
+        # Once for the plan without trials; all else are lines.
+        assert calls["write_atomic"] == 1
+        assert calls["read_plan"] <= 5
+        return calls["parse_json"]
 
     is_linear(work)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from tfunet.bench.records.plan_lines import LINES
 from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_trials, read_plan
 from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
 from tfunet.bench.study.plan_text import plan_json
@@ -81,6 +82,8 @@ def write_plan(planned: StudyPlan, root: Path) -> None:
     write_study(study, root)
     table = {**plan_json(planned), "working_folder": str(Path.cwd())}
     write_atomic(root / "plan.json", json.dumps(table, indent=1))
+    with writing(root / LINES):
+        (root / LINES).unlink(missing_ok=True)  # Those of a search.
 
 
 def write_study(study: Study, root: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from tfunet import exit_codes
 from tfunet.bench.records.file_fields import FAILURE, MEASUREMENT, PLAN, PLANNED_TRIAL, SKIPPED
+from tfunet.bench.records.plan_lines import PlanLines, grown
 from tfunet.bench.records.trial_result import Result, check_result, parse_result
 from tfunet.config.run import RunConfig, config_of_record
 from tfunet.files.typed import (
@@ -121,6 +122,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
         check_fields(table, PLAN)
         if missing := [key for key in ("base", "trials") if key not in table]:
             raise FieldError(f"it has no {missing[0]}")
+        if lines := PlanLines(folder).new():
+            table["trials"], table["skipped"] = grown(
+                table["trials"], table.get("skipped", []), lines
+            )
     except (RecordError, FieldError) as error:
         fault = error.fault if isinstance(error, RecordError) else error
         raise ValueError(
