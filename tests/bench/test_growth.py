@@ -11,6 +11,7 @@ from synthetic_sweep import make_study, write_sweep
 
 from tfunet.bench.analysis import configurations, sweep_summary
 from tfunet.bench.launch import local_sweep, search_plan, search_sweep, time_left
+from tfunet.bench.launch.sweep_folder import write_plan
 from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records import plan_lines, sweep_record
 from tfunet.bench.records.sweep_record import read_sweep
@@ -195,6 +196,23 @@ def test_the_plan_of_a_search_is_read_and_written_by_lines(tmp_path, counted):
         return calls["parse_json"]
 
     is_linear(work)
+
+
+def test_a_job_looks_at_its_own_trial_of_the_plan(tmp_path, monkeypatch):
+    texts = []
+    real = sweep_record.parse_json
+    monkeypatch.setattr(
+        sweep_record, "parse_json", lambda text, *more: texts.append(text) or real(text, *more)
+    )
+    for number in NUMBERS:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        planned = plan_trials(samples(number))
+        write_plan(planned, folder)
+        trial = planned.trials[number // 2]
+        assert sweep_record.planned_trial(folder, trial.id).config == trial.config
+    few, many = map(len, texts)
+    assert many < 1.1 * few
 
 
 def test_a_sweep_reads_each_trial_a_few_times(tmp_path, monkeypatch, counted):

@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{now}). Export it again: tfunet sweep export"
             )
         # The paths in a study are relative to it.
-        os.chdir(read_plan(root).get("working_folder", "."))
+        os.chdir(read_plan(root, options.trial).get("working_folder", "."))
         if options.step == "trial":
             return trial(root, options.trial, options.attempts)
         return {"prepare": prepare, "collect": collect, "report": report}[options.step](root)

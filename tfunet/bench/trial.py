@@ -73,7 +73,7 @@ def run_trial(
         raise ValueError(f"{trial.folder} is in use by another job.")
     root = trial.folder.parent
     # The plan is newer than the job script if the study has changed since.
-    rule = read_rule(sweep_record.read_plan(root).get("hopeless"))
+    rule = read_rule(sweep_record.read_plan(root, trial.id).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
     # A trial that has begun goes on, even if its cell is hopeless now.
     has_begun = is_again and (trial.folder / "checkpoint.npz").is_file()

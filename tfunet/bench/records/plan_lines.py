@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, final
 
+import msgspec
+
 from tfunet.files.atomic import writing
 from tfunet.files.regular import MOST_BYTES, open_regular, open_to_read
 from tfunet.files.typed import FieldError, RecordError, check_fields, parse_json
@@ -76,3 +78,15 @@ def grown(trials: Iterable[Any], skipped: Any, lines: Iterable[Line]) -> tuple[l
     kept = [entry for entry in every if not (isinstance(entry, dict) and entry.get("id") in gone)]
     more = [line[SKIPPED] for line in lines if SKIPPED in line]
     return kept, [*skipped, *more] if isinstance(skipped, list) else skipped
+
+
+def with_only(text: str, name: str) -> str:
+    """Return the text of a plan without the trials that do not hold a name; itself if it is odd."""
+    mark = json.dumps(name).encode()
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        entries = msgspec.json.decode(fields["trials"], type=list[msgspec.Raw])
+    except (KeyError, RecursionError, msgspec.MsgspecError):
+        return text
+    chosen = [entry for entry in entries if mark in bytes(entry)]
+    return msgspec.json.encode({**fields, "trials": chosen, "skipped": []}).decode()
