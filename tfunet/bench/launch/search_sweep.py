@@ -106,6 +106,8 @@ class _Hunt:
 
     def __init__(self, study: Study, search: Search, root: Path, optuna: ModuleType) -> None:
         self._study, self._search, self._root, self._optuna = study, search, root, optuna
+        self._unended: list[Any] = []
+        self._num_seen = 0
         RunFolder(root).create()
         with _soon(RunFolder(root)):
             self._begin()
@@ -231,7 +233,13 @@ class _Hunt:
 
     def _reclaim(self) -> None:
         """Ask again for the settings of trials whose process has died."""
-        for trial in self._optuna_study.get_trials(deepcopy=False):
+        trials = self._optuna_study.get_trials(deepcopy=False)
+        # Those that have ended are looked at once.
+        self._unended += trials[self._num_seen :]
+        self._num_seen = len(trials)
+        numbers = [trial.number for trial in self._unended]
+        self._unended = [trials[at] for at in numbers if not trials[at].state.is_finished()]
+        for trial in self._unended:
             if trial.state != self._optuna.trial.TrialState.RUNNING:
                 continue
             name = name_of(trial, self._root)
