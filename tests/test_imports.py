@@ -3,6 +3,7 @@
 import ast
 import functools
 import itertools
+import re
 from collections import Counter
 
 import pytest
@@ -235,6 +236,44 @@ def test_only_files_and_records_open_files_for_writing():
             text = path.read_text()
             for call in ("write_text(", "write_bytes(", 'open("w', ', "w")', "np.save"):
                 assert call not in text, (path.name, call)
+
+
+# What opens files itself, and why nobody else can have put something else there.
+OPENERS = {
+    "tfunet/data/formats/": "image files, which are checked before: tfunet/data/image_files.py",
+    "tfunet/data/image_files.py": "as above",
+    "tfunet/config/keras_names.py": "installed",
+    "tfunet/config/option_types.py": "installed",
+    "tfunet/models/option_names.py": "installed",
+    "tfunet/models/encoder_rules.py": "installed",
+    "tfunet/machine/": "of the system, or installed",
+    "tfunet/data/memory_map.py": "of the system",
+    "tfunet/bench/launch/processes_to_start.py": "of the system",
+    "tfunet/bench/launch/exec_on_cores.py": "of the system",
+    "tfunet/bench/launch/hold_network.py": "of the system",
+    "tfunet/export/network_file.py": "made just before, in a folder of its own",
+    "tfunet/export/run_exported.py": "as above",
+    "tfunet/bench/study/samples.py": "named by the study, and seen to be a file",
+    "tfunet/models/files.py": "as above",
+    "tfunet/prediction/finished_run.py": "as above",
+    "tfunet/training/checkpoint.py": "written",
+    "tfunet/data/cache_writer.py": "written",
+}
+
+
+def test_files_that_others_may_have_put_there_are_opened_in_one_place():
+    calls = re.compile(
+        r"""(?<![\w.])(?<!def )open\(|\.open\(("|encoding)|\.read_(text|bytes)\("""
+        r"""|np\.load\(|ZipFile\("""
+    )
+    room = ("tfunet/files/", *OPENERS)
+    openers = set()
+    for path in ROOT.glob("tfunet/**/*.py"):
+        name = str(path.relative_to(ROOT))
+        if calls.search(path.read_text()):
+            assert name.startswith(room), f"{name} opens files: see tfunet/files/regular.py"
+            openers |= {known for known in OPENERS if name.startswith(known)}
+    assert openers == set(OPENERS)
 
 
 def test_horovod_is_never_called_hvd():

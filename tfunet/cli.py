@@ -28,7 +28,7 @@ from tfunet.commands import (
 from tfunet.commands.os_errors import of_os_error
 from tfunet.commands.parsers import Parser, add_command, keys_apart
 from tfunet.config import trust
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import lines_of, show_messages_safely
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if options.trust:
         os.environ[trust.VARIABLE] = "1"
+    show_messages_safely()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # A file's name may not be UTF-8.
             stream.reconfigure(errors="backslashreplace")

@@ -21,7 +21,7 @@ from tfunet.config.kept_programs import FOLDER, copy_names, hashes, named_progra
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, config_of_record
 from tfunet.config.trust import check_signed, programs, signature
-from tfunet.files.atomic import PARTIAL, WriteError, read_text, replacing, write_atomic, writing
+from tfunet.files.atomic import PARTIAL, WriteError, replacing, write_atomic, writing
 from tfunet.files.regular import open_regular
 from tfunet.files.table import Table, csv_line
 from tfunet.files.typed import (
@@ -34,6 +34,7 @@ from tfunet.files.typed import (
     check_fields,
     finite,
     read_json,
+    read_record,
     typed_rows,
     whole,
 )
@@ -274,7 +275,8 @@ class RunFolder:
     def _put_config(self, config: RunConfig) -> None:
         text = config.to_json() + "\n"
         write_atomic(self.path / "config.json", text)
-        sign(self.path, text, programs(vars(config)))
+        if named := programs(vars(config)):
+            sign(self.path, text, named)
 
     def read_config(self) -> RunConfig | None:
         """Return config.json; None if it is missing. Raises RecordError."""
@@ -296,9 +298,9 @@ class RunFolder:
         if programs({key: value for key, value in vars(config).items() if key in keys}):
             check_signed(
                 path,
-                read_text(path) or "",
+                read_record(path) or "",
                 programs(vars(config)),
-                read_text(self.path / SIGNATURE),
+                read_record(self.path / SIGNATURE),
             )
 
     def keep_programs(self, config: RunConfig) -> list[str]:
@@ -524,8 +526,8 @@ def _may_change(config: RunConfig) -> set[str]:
 
 
 def sign(folder: Path, text: str, named: Sequence[str]) -> None:
-    """Note in a folder that this user made a file in it that names programs."""
-    if named and (proof := signature(text, named)) is not None:
+    """Note in a folder that this user made a file in it, and the programs that it names."""
+    if (proof := signature(text, named)) is not None:
         write_atomic(folder / SIGNATURE, proof + "\n")
 
 

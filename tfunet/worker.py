@@ -31,7 +31,7 @@ from tfunet.process.meeting import SIGNALS, Meeting
 from tfunet.process.secret import forget, shared_secret
 from tfunet.process.start_up import short_start
 from tfunet.process.stop_request import stop_request
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import lines_of, show_messages_safely
 from tfunet.process.watchdog import dump_stacks_when_asked, nobody_asks, pulse_to_supervisor
 from tfunet.record import RunFolder
 
@@ -79,7 +79,7 @@ def take_part(config: RunConfig, path: Path, place: Place) -> NoReturn:
                 code = exit_codes.of_error(error) or exit_codes.PROCESS_DIED
                 folder.write_failure(out_of_memory(error) or lines_of(error), code)
                 raise
-        print(f"Record: {path}")
+        print(lines_of(f"Record: {path}"))
 
     _end_with(record)
 
@@ -187,6 +187,7 @@ def _is_ours(error: BaseException) -> bool:
 
 def _end_with(work: Callable[[], None]) -> NoReturn:
     """Do the work, and end the process with a documented exit code."""
+    show_messages_safely()
     dump_stacks_when_asked()
     pin_and_limit()
     for name, value in DEFAULTS.items():
@@ -202,7 +203,7 @@ def _end_with(work: Callable[[], None]) -> NoReturn:
         memory_line = out_of_memory(error)
         is_unknown = code == exit_codes.PROCESS_DIED or not _is_ours(error)
         if is_unknown and not is_explained and not memory_line:
-            traceback.print_exc()
+            print(lines_of(traceback.format_exc()), end="", file=sys.stderr)
         if memory_line:
             print(f"error: {memory_line}", file=sys.stderr)
         elif is_explained or (code != exit_codes.PROCESS_DIED and not is_told):

@@ -13,6 +13,7 @@ from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.bench.study.study_file import Study
 from tfunet.files.printable import is_printable, printable
 from tfunet.files.table import Table, read_rows
+from tfunet.files.typed import column_names, typed_rows
 from tfunet.process.terminal import columns, lines_of
 
 # A newline, a return, an escape sequence that clears the screen, one of C1, a change of direction,
@@ -51,6 +52,30 @@ def test_a_cell_stays_one_line_everywhere(text, tmp_path):
     for said in (csv_text([{"case": cell}]), (tmp_path / "t.csv").read_text()):
         assert next(csv.reader(io.StringIO(said)))
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
+
+
+FORMULAS = ["=1+1", "+cmd|x", "-x", "@SUM(A1)", "\uff1d1", "'=x", "''@x", "-0.5 (-1 to 0)", "=,'\""]
+# Numbers and marks are none, and stay as they are.
+PLAIN = ["-0.5", "+3", "-inf", "-1e-9", "-", "=", "a=b", "'", "'a", "", "nan", "x-1"]
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, *PLAIN])
+def test_no_cell_is_a_formula_and_all_are_read_back(text, tmp_path):
+    with Table(tmp_path / "t.csv", ("step", text)) as table:
+        table.append({"step": 1, text: text})
+    written = (tmp_path / "t.csv").read_text()
+    for said in (written, csv_text([{"step": 1, text: text}])):
+        header, row = csv.reader(io.StringIO(said))
+        assert row[1] == header[1] == (f"'{text}" if text in FORMULAS else text)
+    assert read_rows(tmp_path / "t.csv") == [{"step": "1", text: text}]
+    assert list(typed_rows(tmp_path / "t.csv", {text: str})) == [{text: text}]
+    assert column_names(tmp_path / "t.csv") == ["step", text]
+    with Table(tmp_path / "t.csv", ("step", text), last=1):
+        assert (tmp_path / "t.csv").read_text() == written
+
+
+def test_numbers_stay_numbers(tmp_path):
+    assert csv_text([{"a": -0.5, "b": -3, "c": None}]) == "a,b,c\n-0.5,-3,\n"
 
 
 def test_an_error_keeps_its_lines_and_nothing_else():

@@ -56,8 +56,17 @@ def test_a_path_may_hold_bytes_that_are_not_utf8(tmp_path):
     assert os.fsencode(table["working_folder"]) == b"/data/\xff"
 
 
-@pytest.mark.parametrize("kind", ["folder", "loop", "dangling", "pipe", "endless"])
-def test_what_is_no_regular_file_is_named_and_nothing_waits(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("folder", "a folder"),
+        ("loop", "a symbolic link"),
+        ("dangling", "a link to nothing"),
+        ("pipe", "a pipe"),
+        ("endless", "a device"),
+    ],
+)
+def test_what_is_no_regular_file_is_named_and_nothing_waits(kind, words, tmp_path):
     path = tmp_path / "env.json"
     links = {"loop": path, "dangling": tmp_path / "nowhere", "endless": "/dev/zero"}
     if kind == "folder":
@@ -66,7 +75,7 @@ def test_what_is_no_regular_file_is_named_and_nothing_waits(kind, tmp_path):
         os.mkfifo(path)
     else:
         path.symlink_to(links[kind])
-    with pytest.raises(RecordError, match=r"env\.json cannot be used: it is not a regular file"):
+    with pytest.raises(RecordError, match=rf"env\.json cannot be used: it is {words}"):
         read_json(path, TABLE)
     assert read_json(tmp_path / "none", TABLE) is None
     (tmp_path / "file").touch()

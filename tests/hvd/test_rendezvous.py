@@ -5,11 +5,13 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from horovod.runner.common.util.hosts import SlotInfo
 from paths import ROOT
 
+from hvd import rendezvous
 from hvd.rendezvous import Rendezvous, is_of_this_user
 from tfunet.bench.launch.processes_to_start import free_ports
 
@@ -91,6 +93,33 @@ def test_another_user_of_the_machine_gets_no_answer(store, method):
     )
     assert (said.stdout, said.stderr) == ("no answer\n", "")
     assert ask(store, "GET", "/scope/key") == b"true"
+
+
+class Table:
+    """The kernel's table of sockets, which takes longer the more processes connect."""
+
+    reads = 0
+
+    def read_text(self):
+        self.reads += 1
+        return Path("/proc/net/tcp").read_text()
+
+
+def test_a_request_reads_no_table_of_all_connections(store, monkeypatch):
+    table = Table()
+    monkeypatch.setattr(rendezvous, "SOCKETS", table)
+    for number in range(20):
+        ask(store, "PUT", f"/scope/{number}")
+    assert table.reads == 0
+
+
+def test_without_the_kernels_answer_the_table_says_who_connects(store, monkeypatch):
+    table = Table()
+    monkeypatch.setattr(rendezvous, "SOCKETS", table)
+    monkeypatch.setattr(rendezvous, "NETLINK_SOCK_DIAG", 99)
+    ask(store, "PUT", "/scope/key")
+    assert table.reads == 1
+    test_a_connection_from_nowhere_is_nobodys()
 
 
 def test_a_connection_from_nowhere_is_nobodys():

@@ -1,11 +1,15 @@
 import contextlib
+import functools
 import gc
+import io
 import json
+import math
 import os
 import socket
 import threading
 import time
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +110,79 @@ def test_a_model_that_cannot_be_used_is_named(trainers, what):
         np.savez(path, variable_00000=VALUES[0])
     with pytest.raises(RecordError, match=r"round-00001/trainer-0.npz cannot be used"):
         load(trainers[1], 1, 0, VALUES)
+
+
+def claims(shape, dtype="<f4", content=bytes(8)):
+    """Return an array as a file that claims to be of another shape."""
+    header = io.BytesIO()
+    fields = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, fields)
+    return header.getvalue() + content
+
+
+def said(**changes):
+    table = {"score": 0.5, "hyperparameters": {"learning_rate": 0.1}, "is_rounded": False}
+    array = io.BytesIO()
+    np.save(array, np.frombuffer(json.dumps({**table, **changes}).encode(), np.uint8))
+    return array.getvalue()
+
+
+HOSTILE = {
+    # Nine trillion numbers, 36 TiB.
+    "a claim": ({"facts": said(), "variable_00000": claims((9 * 2**40,))}, "claims to be"),
+    "a claim of facts": ({"facts": claims((2**45,), "|u1")}, "claims to be"),
+    "an odd product": ({"facts": said(), "variable_00000": claims((2**62, 4))}, "claims to be"),
+    "a negative shape": ({"facts": said(), "variable_00000": claims((-1, -2))}, "cannot be used"),
+    "programs": ({"facts": said(), "variable_00000": claims((1,), "|O")}, "cannot be used"),
+    "a bomb": (
+        {"facts": said(), "variable_00000": claims((2**26,), content=bytes(2**28))},
+        "it unpacks to more than 1 MiB",
+    ),
+    "facts that are a bomb": (
+        {"facts": claims((2**28,), "|u1", bytes(2**28))},
+        "it unpacks to more than 1 MiB",
+    ),
+    "many members": (
+        {"facts": said(), **{f"variable_{at}": claims((2,)) for at in range(20_000)}},
+        "it unpacks to more than",
+    ),
+    "a learning rate of NaN": (
+        {"facts": said(hyperparameters={"learning_rate": math.nan})},
+        "learning_rate|hyperparameters",
+    ),
+    "an infinite one": ({"facts": said(hyperparameters={"momentum": math.inf})}, "expected float"),
+    "a score of NaN": ({"facts": said(score=math.nan)}, "score: expected float"),
+    "a text as score": ({"facts": said(score="1")}, "score: expected"),
+}
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("what", HOSTILE)
+def test_nothing_that_a_model_claims_is_believed(trainers, what, compression):
+    members, words = HOSTILE[what]
+    path = trainers[0].folder / "round-00001/trainer-0.npz"
+    path.parent.mkdir(parents=True)
+    with zipfile.ZipFile(path, "w", compression, compresslevel=1) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    tracemalloc.start()
+    with pytest.raises(RecordError, match=words):
+        load(trainers[1], 1, 0, VALUES)
+    with contextlib.suppress(RecordError):
+        read(trainers[1], 1, 0)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2**25
+
+
+def test_a_model_that_is_a_pipe_holds_nobody_up(trainers):
+    path = trainers[0].folder / "round-00001/trainer-0.npz"
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert trainers[1].state(1, 0) == "gone"
+    for reads in (functools.partial(load, like=VALUES), read):
+        with pytest.raises(RecordError, match="it is a pipe"):
+            reads(trainers[1], 1, 0)
 
 
 def test_a_trainer_is_awaited_while_it_runs_and_not_after_its_end(trainers, tmp_path):

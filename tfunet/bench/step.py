@@ -18,8 +18,9 @@ from tfunet.bench.launch.local_sweep import note_noise, run_trial, train_command
 from tfunet.bench.launch.workflow_file import WORKSPACE
 from tfunet.bench.records.sweep_record import FINISHED, planned_trial, read_plan
 from tfunet.bench.records.trial_states import TrialState, read_states
+from tfunet.files.regular import open_regular, read_bytes
 from tfunet.machine.environment import code_hash
-from tfunet.process.terminal import counted, lines_of
+from tfunet.process.terminal import counted, lines_of, show_messages_safely
 from tfunet.record import RunFolder
 
 # What Merlin does: starts the step again (100); goes on with the other steps (101); ends the
@@ -48,14 +49,15 @@ def trial(
     name: str,
     attempts: int = 1,
     command: Callable[[Path], Sequence[str]] = train_command,
+    num_trials: int | None = None,
 ) -> int:
     """Run a trial that is not done, at most so often if its processes die; return Merlin's code.
 
     If the same step runs already, wait for its end, and run only what it left undone. The step that
-    ends last also writes the report.
+    ends last, of so many in the plan, also writes the report.
     """
     code = _trial(root, name, attempts, command)
-    if code == 0 and _was_last(root, name):
+    if code == 0 and _was_last(root, name, num_trials):
         report(root)
     return code
 
@@ -92,17 +94,19 @@ def collect(root: Path) -> int:
     return 0
 
 
-def _was_last(root: Path, name: str) -> bool:
+def _was_last(root: Path, name: str, num_trials: int | None) -> bool:
     """Note that a trial is done; return whether all are.
 
     An engine may lose its last step with a worker. To read all records at the end of each trial
     would take longer with each, so they are read once as many have ended as there are.
     """
     ended = root / WORKSPACE / "ended.txt"
-    with ended.open("a", encoding="utf-8") as file:
-        file.write(f"{name}\n")
-    names = ended.read_text(encoding="utf-8").split("\n")
-    return len(names) > len(read_plan(root)["trials"]) and not _not_done(root)
+    line = os.fdopen(open_regular(ended, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb")
+    with line:
+        line.write(f"{name}\n".encode())
+    num_ended = read_bytes(ended).count(b"\n")
+    num_trials = num_trials or len(read_plan(root)["trials"])
+    return num_ended >= num_trials and not _not_done(root)
 
 
 def report(root: Path) -> int:
@@ -118,7 +122,7 @@ def report(root: Path) -> int:
             return 0
         note_noise(root, "after")
         print(lines_of(summary_table(root)))
-        print(f"Report: {write_report(root).html}")
+        print(lines_of(f"Report: {write_report(root).html}"))
     return 0
 
 
@@ -147,11 +151,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tfunet.bench.step", description=__doc__)
     parser.add_argument("--code", required=True, help="hash of the code that wrote the workflow")
     parser.add_argument("--attempts", type=int, default=1, help="at most, if processes die")
+    parser.add_argument("--trials", type=int, help="how many the plan has")
     parser.add_argument("step", choices=("prepare", "trial", "collect", "report"))
     parser.add_argument("folder", type=Path, help="folder of the sweep")
     parser.add_argument("trial", nargs="?", default="", help="name of the trial")
     options = parser.parse_args(arguments)
     root = options.folder
+    show_messages_safely()
     try:
         if (now := code_hash()) != options.code:
             raise ValueError(
@@ -159,9 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{now}). Export it again: tfunet sweep export"
             )
         # The paths in a study are relative to it.
-        os.chdir(read_plan(root).get("working_folder", "."))
+        os.chdir(read_plan(root, options.trial).get("working_folder", "."))
         if options.step == "trial":
-            return trial(root, options.trial, options.attempts)
+            return trial(root, options.trial, options.attempts, num_trials=options.trials)
         return {"prepare": prepare, "collect": collect, "report": report}[options.step](root)
     except (ValueError, OSError) as error:
         print(f"error: {lines_of(error)}", file=sys.stderr)

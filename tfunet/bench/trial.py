@@ -4,6 +4,7 @@ The last line of a job script. It records how srun ended; the processes of the r
 """
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -16,12 +17,13 @@ from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.local_sweep import execute
 from tfunet.bench.launch.population_trials import goes_on
-from tfunet.bench.launch.process_output import TAIL_LINES, last_words
+from tfunet.bench.launch.process_output import LOG_BYTES, TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
 from tfunet.bench.launch.sweep_folder import give_up, set_aside
 from tfunet.bench.records import sweep_record
 from tfunet.bench.records.run_tables import read_steps
-from tfunet.bench.study.hopeless import read_rule
+from tfunet.bench.study.hopeless import Rivals, read_rule
+from tfunet.files.regular import read_end
 from tfunet.machine.environment import code_hash
 from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
@@ -75,12 +77,12 @@ def run_trial(
         raise ValueError(f"{trial.folder} is in use by another job.")
     root = trial.folder.parent
     # The plan is newer than the job script if the study has changed since.
-    rule = read_rule(sweep_record.read_plan(root).get("hopeless"))
+    rule = read_rule(sweep_record.read_plan(root, trial.id).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
     # A trial that has begun goes on, even if its cell is hopeless now.
     has_begun = is_again and (trial.folder / "checkpoint.npz").is_file()
     if not (has_begun or goes_on(trial)):
-        if reason := give_up(trial, sweep_record.read_sweep(root).trials if rule else (), rule):
+        if reason := give_up(trial, _rivals(trial, root) if rule else (), rule):
             print(lines_of(f"{trial.id} is not run, hopeless: {reason}"))
             return exit_codes.OK
         set_aside(trial.folder, root)
@@ -106,7 +108,13 @@ def run_trial(
             return exit_codes.TERMINATED
         if ended == exit_codes.STOPPED:
             return _again(folder, own_job(environment), before, time.monotonic() - began)
-        return _explain(ended, trial, folder, log.read_text(encoding="utf-8", errors="replace"))
+        return _explain(ended, trial, folder, read_end(log, LOG_BYTES))
+
+
+def _rivals(trial: sweep_record.TrialRecord, root: Path) -> list[sweep_record.TrialRecord]:
+    planned = sweep_record.planned_trials(root, sweep_record.read_plan(root))
+    readable = (other for other in planned if other.is_readable)
+    return [sweep_record.read_trial(other) for other in Rivals(readable).of(trial)]
 
 
 def _again(folder: RunFolder, job: str, before: int, seconds: float) -> int:
@@ -123,7 +131,7 @@ def _again(folder: RunFolder, job: str, before: int, seconds: float) -> int:
     try:
         queue_again(job)
     except NoAnswerError as error:
-        print(f"tfunet: {error}. To run it again: tfunet sweep resume", file=sys.stderr)
+        print(lines_of(f"tfunet: {error}. To run it again: tfunet sweep resume"), file=sys.stderr)
     return exit_codes.STOPPED
 
 
@@ -135,7 +143,9 @@ def _explain(code: int, trial: sweep_record.TrialRecord, folder: RunFolder, mess
         folder.write_failure(reason, exit_codes.PROCESS_DIED)
         return exit_codes.PROCESS_DIED
     log = folder.log_path(failed.process)
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = read_end(log, LOG_BYTES).splitlines()
     said = last_words(lines[-TAIL_LINES:])
     reason = f"process {failed.process} on {failed.host}: {failed.words}, see {log.name}"
     folder.write_failure(f"{reason}: {said}" if said else reason, failed.exit_code, failed.process)

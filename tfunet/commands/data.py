@@ -94,7 +94,7 @@ def _show(options: argparse.Namespace) -> int:
         epoch=options.epoch,
         each=options.each,
     )
-    print(f"Picture: {out}")
+    print(lines_of(f"Picture: {out}"))
     return exit_codes.OK
 
 

@@ -104,7 +104,7 @@ def _export(options: argparse.Namespace) -> int:
             print(lines_of(f"error: {error}"), file=sys.stderr)
             code = exit_codes.BAD_INPUT
     if options.to == "tensorboard":
-        print(f"To look at them: tensorboard --logdir {out}")
+        print(lines_of(f"To look at them: tensorboard --logdir {out}"))
     return code
 
 
@@ -115,7 +115,7 @@ def _tell(options: argparse.Namespace, trials: Iterable[TrialRecord]) -> int:
     code = exit_codes.OK
     for trial in trials:
         if trial.state == "running":
-            print(f"{trial.id} still runs, and is left out.")
+            print(lines_of(f"{trial.id} still runs, and is left out."))
             continue
         try:
             place = export_run(options.to, trial.folder, out=options.out, default=options.folder)

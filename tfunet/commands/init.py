@@ -76,7 +76,7 @@ def write_run(run: RunFile, out: Path, head: list[str]) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with writing(out), os.fdopen(open_regular(out, flags), "w", encoding="utf-8") as file:
         file.write(run.text(head))
-    print(f"Wrote {out}. Look at it, then: tfunet data check {out}")
+    print(lines_of(f"Wrote {out}. Look at it, then: tfunet data check {out}"))
 
 
 def _init(options: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, path, sizes, toml_options
+from tfunet.process.terminal import lines_of
 
 SCHEDULE, MICRO_BATCHES, DEVICE = "1f1b", 8, "v100-nvlink2"
 
@@ -79,13 +80,14 @@ def _models_show(options: argparse.Namespace) -> int:
         "options": toml_options(options.option),
     }
     if options.stages is not None:
-        print(_stages(options, model))
+        print(lines_of(_stages(options, model)))
     elif options.image is not None:
-        print(_tiles(options, model))
+        print(lines_of(_tiles(options, model)))
     else:
         from tfunet.models.describe import describe
 
-        print(describe(options.name, batch=1 if options.batch is None else options.batch, **model))
+        batch = 1 if options.batch is None else options.batch
+        print(lines_of(describe(options.name, batch=batch, **model)))
     return exit_codes.OK
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_config, config_of, path
+from tfunet.process.terminal import lines_of
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -65,5 +66,5 @@ def _rate(options: argparse.Namespace) -> int:
         best=found.best,
     )
     print(found)
-    print(f"Picture: {options.out}")
+    print(lines_of(f"Picture: {options.out}"))
     return exit_codes.OK

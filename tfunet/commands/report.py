@@ -59,7 +59,7 @@ def print_report(folder: Path, out: Path | None, target_dice: float | None = Non
     from tfunet.bench.report.sweep_report import summary_table, write_report
 
     print(lines_of(summary_table(folder, target_dice)))
-    print(f"Report: {write_report(folder, out, target_dice).html}")
+    print(lines_of(f"Report: {write_report(folder, out, target_dice).html}"))
 
 
 def _report_campaign(options: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def _report_campaign(options: argparse.Namespace) -> int:
         print(json.dumps(campaign_json(runs), indent=1))
         return exit_codes.OK
     print(lines_of(campaign_text(runs)))
-    print(f"Report: {write_campaign_report(options.folder, options.out)}")
+    print(lines_of(f"Report: {write_campaign_report(options.folder, options.out)}"))
     return exit_codes.OK
 
 

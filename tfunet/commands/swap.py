@@ -73,7 +73,7 @@ def _show(options: argparse.Namespace) -> int:
     print(lines_of(text(plan, measured, copied)))
     if options.out is not None:
         draw(plan, options.out, measured)
-        print(f"Picture: {options.out}")
+        print(lines_of(f"Picture: {options.out}"))
     return exit_codes.OK
 
 

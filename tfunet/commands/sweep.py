@@ -131,7 +131,7 @@ def _plan(options: argparse.Namespace) -> int:
             need = need_of(planned, folder, options.precision, options.noise)
         except ValueError:
             if not options.json:
-                print(text)  # The plan does not depend on it.
+                print(lines_of(text))  # The plan does not depend on it.
             raise
         table["precision"] = need_json(need)
         text = f"{text}\n\n{need_text(need, planned)}"
@@ -152,7 +152,7 @@ def _planned(
     for key, refusals in (("refused", wrong), ("not_installed", missing)):
         if refusals:
             table[key] = [{"reason": each.reason, "trials": each.trials} for each in refusals]
-    print(json.dumps(table, indent=1) if options.json else text, flush=True)
+    print(json.dumps(table, indent=1) if options.json else lines_of(text), flush=True)
     warn(missing)
     if wrong:
         raise ValueError("\n".join(map(str, wrong)))
@@ -173,7 +173,7 @@ def _run(options: argparse.Namespace) -> int:
     from tfunet.bench.launch.slurm_submit import dry_run, submit_sweep
 
     if options.dry_run:
-        print(dry_run(study, folder))
+        print(lines_of(dry_run(study, folder)))
         return exit_codes.OK
     submit_sweep(study, folder, refuses=not options.go_on)
     return submitted(folder)
@@ -200,9 +200,9 @@ def _export(options: argparse.Namespace) -> int:
     folder = options.out or LOGS / study.name
     if options.run is None:
         path = export_sweep(study, folder, options.attempts, refuses=not options.go_on)
-        print(f"Written: {path}\nTo run it:")
+        print(lines_of(f"Written: {path}\nTo run it:"))
         for engine, words in ENGINES.items():
-            print(f"  {engine} {' '.join(words)} {path}")
+            print(lines_of(f"  {engine} {' '.join(words)} {path}"))
         return exit_codes.OK
     command = engine_command(options.run, folder / "workflow.yaml")
     export_sweep(study, folder, options.attempts, refuses=not options.go_on)
@@ -235,7 +235,12 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def submitted(folder: Path) -> int:
-    print(f"You can log out. To wait for the end and get the report: tfunet sweep wait {folder}")
+    """Say what comes after a submission, and return the exit code."""
+    print(
+        lines_of(
+            f"You can log out. To wait for the end and get the report: tfunet sweep wait {folder}"
+        )
+    )
     return exit_codes.OK
 
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, keys_apart, path
 from tfunet.process.launcher_variables import Place
+from tfunet.process.terminal import lines_of
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
 
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
+from tfunet.process.terminal import lines_of
   --trust               Run the programs (FILE.py:NAME) that a file names, even if it is not yours.
   --verbose             Show the output of all processes.
   --slurm [CLUSTER.toml]
@@ -72,7 +74,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.slurm is not None:
         return _submit(config, options)
     if done := done_already(config, options.out):
-        print(f"{done}\nRecord: {options.out}")
+        print(lines_of(f"{done}\nRecord: {options.out}"))
         return exit_codes.OK
     place = own_place()
     check_start(config, options.out, is_placed=place is not None)
@@ -89,12 +91,14 @@ def _train(options: argparse.Namespace) -> int:
     if outcome.exit_code != exit_codes.OK:
         return outcome.exit_code
     if not RunFolder(folder).is_done():
-        print(f"error: the processes ended without a result; see {folder}", file=sys.stderr)
+        print(
+            lines_of(f"error: the processes ended without a result; see {folder}"), file=sys.stderr
+        )
         return exit_codes.PROCESS_DIED
-    print(f"Record: {folder}")
+    print(lines_of(f"Record: {folder}"))
     name = shlex.quote(str(folder))
-    print(f"Curves and pictures: tfunet report {name}")
-    print(f"Scores of other images with masks: tfunet evaluate {name} FOLDER")
+    print(lines_of(f"Curves and pictures: tfunet report {name}"))
+    print(lines_of(f"Scores of other images with masks: tfunet evaluate {name} FOLDER"))
     return exit_codes.OK
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.config.trust import programs
+from tfunet.files.regular import open_to_read, read_bytes
 
 FOLDER = "programs"
 NETWORKS = ("model", "initial_weights")
@@ -18,7 +19,7 @@ def named_programs(settings: Mapping[str, Any]) -> dict[str, bytes]:
     found = {}
     for file in files:
         with contextlib.suppress(OSError):  # What needs it says that it is missing.
-            found[file] = Path(file).read_bytes()
+            found[file] = read_bytes(Path(file))
     return found
 
 
@@ -28,7 +29,7 @@ def hashes(settings: Mapping[str, Any], contents: Mapping[str, bytes]) -> dict[s
     for key in NETWORKS:
         file = settings.get(key) or ""
         if ":" not in file and Path(file).suffix:
-            with contextlib.suppress(OSError), open(file, "rb") as opened:
+            with contextlib.suppress(OSError), open_to_read(Path(file)) as opened:
                 found[file] = hashlib.file_digest(opened, "sha256").hexdigest()
     return found
 

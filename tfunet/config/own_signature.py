@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tfunet.config.own_code import explain
 from tfunet.config.refs import check_option, near_match
+from tfunet.files.regular import read_bytes
 
 # What may bind names that the source does not show.
 HIDDEN = re.compile(
@@ -30,7 +31,7 @@ def check_source(kind: str, ref: str, options: Collection[str], fixed: Collectio
         return
     path = Path(f"{file}.py")
     try:
-        source = path.read_bytes()  # Python finds out the encoding.
+        source = read_bytes(path)  # Python finds out the encoding.
         tree = ast.parse(source, filename=str(path))
     except (SyntaxError, ValueError) as error:
         explain(error, f"The file {str(path)!r} of the {kind} cannot be loaded:", str(path))

@@ -40,7 +40,7 @@ def _programs(value: Any) -> Iterator[str]:
             yield from _programs(item)
 
 
-def check_own(named: Iterable[str], files: Iterable[Path]) -> None:
+def check_own(named: Iterable[str], files: Iterable[Path], commands: Iterable[str] = ()) -> None:
     """Raise ValueError for programs in files of another user, or whose own file is another's.
 
     The superuser's files are fine: who could write them could do anything. Files that are missing
@@ -49,9 +49,11 @@ def check_own(named: Iterable[str], files: Iterable[Path]) -> None:
     Args:
         named: The programs.
         files: The configuration or study, and what it includes.
+        commands: Texts in these files that a shell or another program obeys.
     """
     named = list(named)
-    if not named or is_trusted():
+    reasons = _reasons(named, commands)
+    if not reasons or is_trusted():
         return
     own = [Path(ref.rpartition(":")[0]) for ref in named if ".py:" in ref]
     for file in [*files, *own]:
@@ -59,9 +61,9 @@ def check_own(named: Iterable[str], files: Iterable[Path]) -> None:
             owner = os.stat(file).st_uid
             if owner not in (os.geteuid(), 0):
                 raise ValueError(
-                    f"{file} belongs to another user (uid {owner}), and this command would run the "
-                    f"program {named[0]!r}. Read it; if you trust it, give --trust, or make a copy "
-                    "of your own."
+                    f"{file} belongs to another user (uid {owner}), and this command would run "
+                    f"{reasons[0]}. Read it; if you trust it, give --trust, or make a copy of your "
+                    "own."
                 )
 
 
@@ -80,20 +82,35 @@ def signature(text: str, named: Iterable[str]) -> str | None:
     return hmac.new(key, content, hashlib.sha256).hexdigest()
 
 
-def check_signed(place: Path, text: str, named: Iterable[str], signed: str | None) -> None:
-    """Raise ValueError if a record names programs, and was not made by this user here."""
+def check_signed(
+    place: Path,
+    text: str,
+    named: Iterable[str],
+    signed: str | None,
+    commands: Iterable[str] = (),
+) -> None:
+    """Raise ValueError if a record names programs or commands, and this user did not make it here.
+
+    The signature holds for the text; `commands` lie in it.
+    """
     named = list(named)
-    if not named or is_trusted():
+    reasons = _reasons(named, commands)
+    if not reasons or is_trusted():
         return
     expected = signature(text, named)
     if expected is None or signed is None or not hmac.compare_digest(expected, signed.strip()):
         raise ValueError(
-            f"{place} names the program {named[0]!r}, which this command would run, and in this "
-            "folder the record is not known to be yours. If you trained the run in another folder, "
-            "start tfunet there: paths of programs begin there. If somebody else made the record, "
-            "or another machine, or it was changed since, read the program; if you trust it, give "
+            f"{place} names {reasons[0]}, which this command would run, and in this folder the "
+            "record is not known to be yours. If you trained the run in another folder, start "
+            "tfunet there: paths of programs begin there. If somebody else made the record, or "
+            "another machine, or it was changed since, read what would run; if you trust it, give "
             "--trust."
         )
+
+
+def _reasons(named: Iterable[str], commands: Iterable[str]) -> list[str]:
+    programs = [f"the program {ref!r}" for ref in named]
+    return [*programs, *(f"the command {command!r:.200}" for command in commands)]
 
 
 def _key() -> bytes | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from tfunet.files.regular import open_to_read
+
 # Batch systems count mapped pages as this process's memory until the system takes them back. The
 # pages take no memory beyond the page cache.
 RESIDENT_BYTES = 2**29
@@ -28,7 +30,7 @@ def mapped(path: Path, dtype: str) -> tf.Variable:
     an ImmutableConst, which maps a file too, by reading all of it. A captured variable is a handle
     that shares the mapped memory.
     """
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         # Copy-on-write, because DLPack refuses read-only arrays. Nothing writes to it.
         pages = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     _maps.add(pages)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tfunet.export.tracked_run import TrackedRun, Tracker
 from tfunet.export.trackers import open_tracked
+from tfunet.files.printable import printable
 
 LOOK_SECONDS = 1.0
 # After the run has ended. The run itself waits a little shorter.
@@ -38,7 +39,7 @@ def main() -> int:
         follow(*open_tracked(tracker, folder))
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
         return 1
     return 0
 

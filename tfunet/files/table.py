@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, final
 
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.files.printable import printable
+from tfunet.files.printable import cell_of, text_of
 from tfunet.files.regular import open_regular
 from tfunet.files.typed import RecordError, read_record
 
@@ -77,15 +77,19 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     RecordError for a file that is no table.
     """
     try:
-        return list(csv.DictReader(_complete_lines(path)))
+        rows = csv.DictReader(_complete_lines(path))
+        return [
+            {text_of(key): text_of(cell or "") for key, cell in row.items() if key is not None}
+            for row in rows
+        ]
     except csv.Error as error:
         raise RecordError(path, error) from error
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """Return values as a line of a CSV file: one line, whatever the values hold."""
+    """Return values as a line of a CSV file: one line, whatever the values hold, and no formula."""
     line = io.StringIO()
-    cells = [printable(value) if isinstance(value, str) else value for value in values]
+    cells = [cell_of(value) if isinstance(value, str) else value for value in values]
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
 

@@ -19,10 +19,11 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from tfunet.files.printable import text_of
+from tfunet.files.regular import read_text
+
 T = TypeVar("T")
 
-# Larger records are not ours: they would only take time and memory.
-MOST_BYTES = 2**28
 # Deeper ones, and larger numbers, break what reads them.
 MOST_NESTED = 50
 MOST_WHOLE = 2**63 - 1
@@ -42,10 +43,9 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=MOST_WHOLE)]
 # A finite number that is not negative: seconds, shares, energy.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
 Finite = Annotated[float, msgspec.Meta(ge=-MOST, le=MOST)]
-# The name of a file in a folder, which leads nowhere else.
-Name = Annotated[
-    str, msgspec.Meta(pattern=r"^[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$", max_length=200)
-]
+# The name of a folder in a folder, which leads nowhere else and means nothing to a shell, to an
+# engine of workflows, or at the start of an option.
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+,-]*\Z", max_length=200)]
 
 
 class FieldError(ValueError):
@@ -139,7 +139,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def toml_text(path: Path) -> str:
     """Return the text of a TOML file. Raises FieldError for other encodings than UTF-8."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except UnicodeDecodeError as error:
         raise FieldError("it is not UTF-8; save it as UTF-8") from error
     if text.startswith("\ufeff"):
@@ -153,15 +153,10 @@ def read_record(path: Path) -> str | None:
     Raises RecordError for what is no regular file, cannot be read, is too large or is not UTF-8.
     """
     try:
-        # Opening a pipe would wait for its writer.
-        if not path.is_file():
-            if path.exists() or path.is_symlink():
-                raise RecordError(path, "it is not a regular file")
-            return None
-        if path.stat().st_size > MOST_BYTES:
-            raise RecordError(path, f"it has more than {MOST_BYTES >> 20} MiB")
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise RecordError(path, "it is a link to nothing") from None
         return None
     except OSError as error:
         raise RecordError(path, error.strerror or error) from error
@@ -192,15 +187,18 @@ def typed_rows(path: Path, kinds: Mapping[str, Callable[[str], Any]]) -> Iterato
 
 def column_names(path: Path) -> list[str]:
     """Return the columns of a CSV file; none if it is missing. Raises RecordError."""
-    try:
-        return list(_reader(path).fieldnames or ())
-    except csv.Error as error:
-        raise RecordError(path, error) from error
+    return list(_reader(path).fieldnames or ())
 
 
 def _reader(path: Path) -> "csv.DictReader[str]":
     lines = (read_record(path) or "").split("\n")[:-1]
-    return csv.DictReader(f"{line}\n" for line in lines)
+    reader = csv.DictReader(f"{line}\n" for line in lines)
+    try:
+        columns = reader.fieldnames
+    except csv.Error as error:
+        raise RecordError(path, error) from error
+    reader.fieldnames = None if columns is None else [*map(text_of, columns)]
+    return reader
 
 
 def whole(text: str) -> int:
@@ -236,7 +234,7 @@ def _cell(kind: Callable[[str], Any], text: str | None, place: str) -> Any:
     if text is None:
         raise FieldError(f"{place}: the row ends before it")
     try:
-        return kind(text)
+        return kind(text_of(text))
     except ValueError as error:
         raise FieldError(f"{place}: {error}") from error
 

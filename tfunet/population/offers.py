@@ -6,9 +6,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from tfunet.files.arrays import FACTS, load_arrays
 from tfunet.files.atomic import replacing, writing
-from tfunet.files.typed import DAMAGED, RecordError, typed
+from tfunet.files.typed import DAMAGED, Finite, RecordError, typed
 from tfunet.population.meeting import Meeting
+
+# Of what a trainer says, and of the headers of its arrays.
+MOST_WORDS = 2**20
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,8 @@ class Offer:
         is_rounded: Whether the numbers are rounded to bfloat16.
     """
 
-    score: float | None
-    hyperparameters: dict[str, float]
+    score: Finite | None
+    hyperparameters: dict[str, Finite]
     is_rounded: bool
 
 
@@ -34,16 +38,15 @@ def publish(meeting: Meeting, round: int, values: Sequence[np.ndarray], offer: O
     kept = [to_bfloat16(value) if _rounds(offer, value) else value for value in values]
     arrays = {f"variable_{index:05d}": value for index, value in enumerate(kept)}
     facts = np.frombuffer(json.dumps(asdict(offer)).encode(), np.uint8)
-    with replacing(path) as partial, partial.open("wb") as file:
-        np.savez(file, facts=facts, **arrays)
+    with replacing(path) as partial:
+        np.savez(partial, **{FACTS: facts}, **arrays)
 
 
 def read(meeting: Meeting, round: int, trainer: int) -> Offer:
     """Return what a trainer says of its model. Raises RecordError."""
     path = meeting.offer_path(round, trainer)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return typed(json.loads(file["facts"].tobytes()), Offer)
+        return _offer(load_arrays(path, MOST_WORDS, [FACTS]))
     except (OSError, *DAMAGED) as error:
         raise RecordError(path, error) from error
 
@@ -58,10 +61,10 @@ def load(
     """
     path = meeting.offer_path(round, trainer)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            offer = typed(json.loads(file["facts"].tobytes()), Offer)
-            names = sorted(set(file.files) - {"facts"})
-            values = [file[name] for name in names]
+        # No model of this shape takes more.
+        arrays = load_arrays(path, sum(own.nbytes for own in like) + MOST_WORDS)
+        offer = _offer(arrays)
+        values = [arrays[name] for name in sorted(arrays)]
     except (OSError, *DAMAGED) as error:
         raise RecordError(path, error) from error
     if len(values) == len(like):
@@ -73,6 +76,10 @@ def load(
     if kinds != [(own.shape, own.dtype) for own in like]:
         raise RecordError(path, "it is of another model or optimizer")
     return offer, values
+
+
+def _offer(arrays: dict[str, np.ndarray]) -> Offer:
+    return typed(json.loads(arrays.pop(FACTS).tobytes()), Offer)
 
 
 def _rounds(offer: Offer, value: np.ndarray) -> bool:

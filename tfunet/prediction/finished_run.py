@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from tfunet.config.run import RunConfig
+from tfunet.files.regular import open_to_read
 from tfunet.files.typed import RecordError
 from tfunet.learning.region_labels import region_labels
 from tfunet.record import DATA, MODEL, RunFolder
@@ -88,7 +89,7 @@ def _is_whole(path: Path) -> bool:
             return False
         with zipfile.ZipFile(path) as archive:
             return WEIGHTS_MEMBER in archive.namelist()
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         return file.read(len(HDF5)) == HDF5
 
 

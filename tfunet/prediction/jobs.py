@@ -1,5 +1,6 @@
 """Which predictions to make, and which exist already. Imports no TensorFlow."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def plan_jobs(
         )
     overlays = [job.overlay.name for job in jobs if job.overlay is not None]
     names = [*overlays, *(path.name for job in jobs for path in (*job.outputs, job.facts))]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise ValueError(
             f"Several predictions would be called {twice[0]}. Name each image once, and name "

@@ -20,7 +20,7 @@ from tfunet.data.preprocess import (
     resampled_shape,
     statistics_for,
 )
-from tfunet.process.terminal import counted
+from tfunet.process.terminal import counted, lines_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,4 +147,4 @@ def check_memory(file: Path, needed: int, why: str) -> None:
 def _warn(file: Path, said: set[str], what: str) -> None:
     if what not in said:
         said.add(what)
-        print(f"warning: {file}: {what}", file=sys.stderr, flush=True)
+        print(lines_of(f"warning: {file}: {what}"), file=sys.stderr, flush=True)

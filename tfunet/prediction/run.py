@@ -23,8 +23,8 @@ from tfunet.data.intensity_checks import IntensityChecks, watched
 from tfunet.data.lazy_image import LazyImage
 from tfunet.data.preprocess import Statistics, recorded_statistics
 from tfunet.files.atomic import PARTIAL, write_atomic, writing
-from tfunet.files.printable import check_utf8
-from tfunet.files.regular import remove_files
+from tfunet.files.printable import check_utf8, printable
+from tfunet.files.regular import open_to_read, remove_files
 from tfunet.files.typed import Finite, RecordError, read_json
 from tfunet.geometry.tiles import Predict, Tiling, bands, blended, with_halo
 from tfunet.learning.outputs import Outputs
@@ -566,7 +566,7 @@ def _bands(
     with tqdm(
         total=len(images) * tiling.num_windows,
         initial=len(images) * (tiling.num_windows - tiling.windows_from(first_row)),
-        desc=job.name,
+        desc=printable(job.name),
         unit="tile",
         leave=False,
         disable=not sys.stderr.isatty(),
@@ -634,5 +634,5 @@ def _finish(
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,11 +1,13 @@
 """Progress on a terminal, and only there. Imports no TensorFlow."""
 
+import logging
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar, final
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar, final
 
 from tqdm import tqdm
 
@@ -15,6 +17,7 @@ Item = TypeVar("Item")
 
 LINE_SECONDS = 60.0
 TERMINAL_VARIABLE = "TFUNET_TERMINAL"
+FORMATTED = warnings.formatwarning
 
 
 def shows_progress() -> bool:
@@ -83,6 +86,26 @@ def reading(
 def lines_of(text: object) -> str:
     """Return a text of several lines for a terminal, which acts on nothing in it."""
     return printable(str(text), keep="\n\t")
+
+
+def show_messages_safely() -> None:
+    """Have what Python, TensorFlow and other libraries warn of and log act on no terminal either.
+
+    They name files and cases, too: Matplotlib has the title of a picture in a warning.
+    """
+    warnings.formatwarning = _formatted
+    logging.setLogRecordFactory(_record)
+
+
+def _formatted(*given: Any, **more: Any) -> str:
+    return lines_of(FORMATTED(*given, **more))
+
+
+def _record(*given: Any, **more: Any) -> logging.LogRecord:
+    record = logging.LogRecord(*given, **more)
+    with suppress(TypeError, ValueError, KeyError):  # A library's own mistake; logging tells it.
+        record.msg, record.args = lines_of(record.getMessage()), None
+    return record
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -18,6 +18,7 @@ from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
+from tfunet.process.terminal import lines_of
 from tfunet.swap import compiled, making
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
@@ -206,7 +207,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             seconds=self._stopwatch.median_seconds(),
         )
         if self.verbose and line:
-            print(line, flush=True)
+            print(lines_of(line), flush=True)
 
     @contextmanager
     def on(self, model: keras.Model) -> Iterator["LargeModelSupport"]:
@@ -336,7 +337,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         unknown = reader.of_unknown_size(trace, handles)
         if unknown and self.verbose and not self._told_of_unknown:
             self._told_of_unknown = True
-            print(text.unknown_line(unknown), flush=True)
+            print(lines_of(text.unknown_line(unknown)), flush=True)
         plan = self.plan or self._make_plan(trace, ops, memory)
         check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
@@ -351,7 +352,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._follows = True
         if self.verbose:
             line = text.begin_line(plan, "all of known size" if unknown else "all", trace.untimed)
-            print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+            print(lines_of(f"{line} Planned in {time.perf_counter() - since:.1f} s."), flush=True)
 
     def _rewrite_forward(
         self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor], *, what: str
@@ -370,7 +371,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._follow(plan, trace, ops, handles, self._room)
         line = text.forward_line(plan, what)
         if self.verbose and line:
-            print(f"{line} Planned in {time.perf_counter() - since:.1f} s.", flush=True)
+            print(lines_of(f"{line} Planned in {time.perf_counter() - since:.1f} s."), flush=True)
 
     def _memory(self, trace: Trace, handles: Sequence[tf.Tensor]) -> Memory:
         memory = device_memory.before_step(
@@ -399,7 +400,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         """Print that planning begins, and once what makes it, and training, take longer."""
         if not self.verbose:
             return
-        print(line, flush=True)
+        print(lines_of(line), flush=True)
         if not self._told_of_onednn and device.lacks_onednn():
             print(text.ONEDNN_LINE, flush=True)
         self._told_of_onednn = True

@@ -6,12 +6,15 @@ from pathlib import Path
 
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from tfunet.files.regular import read_bytes
 from tfunet.timing.recorded import OpSpan, read_spans
 
 # The event that begins when the profile does, by our clock.
 CLOCK = "tfunet.clock"
 # Shorter ones are thousands, and too thin to be seen.
 LEAST_SECONDS = 2e-5
+# Of a profile; protobuf takes no more.
+MOST_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ def read_allocations(path: Path) -> list[Allocation]:
     Empty where the allocator tells the profiler nothing: a CPU's own, unless it is TensorFlow's
     (TF_CPU_ALLOCATOR_USE_BFC=true).
     """
-    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    space = xplane_pb2.XSpace.FromString(read_bytes(path, MOST_BYTES))
     allocations = []
     for plane in space.planes:
         names = {key: stat.name for key, stat in plane.stat_metadata.items()}
@@ -99,7 +102,7 @@ def _read(path: Path, begin_seconds: float) -> Iterator[OpSpan]:
 
 
 def _events(path: Path) -> Iterator[OpSpan]:
-    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    space = xplane_pb2.XSpace.FromString(read_bytes(path, MOST_BYTES))
     for plane in space.planes:
         for line in plane.lines:
             thread = f"{plane.name} {line.display_name or line.name} {line.id}".strip()

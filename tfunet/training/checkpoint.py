@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfunet.backend import Backend, Topology
+from tfunet.files.arrays import load_arrays
 from tfunet.files.typed import DAMAGED, RecordError, check_known_fields
 from tfunet.record import RunFolder
 from tfunet.training.held import Held
@@ -73,8 +74,7 @@ def restore(
 
 def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = load_arrays(path)
         # A metric or a callback may hold NaN or infinity.
         check_known_fields(json.loads(arrays["facts"].tobytes()), kinds)
     except (OSError, *DAMAGED) as error:

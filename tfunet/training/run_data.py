@@ -38,6 +38,7 @@ from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
 from tfunet.population.shares import share_of
 from tfunet.prediction.pixel_sizes import trained_sizes
 from tfunet.prediction.trained_cases import seen_before
+from tfunet.process.terminal import lines_of
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 from tfunet.training.loss import outputs_of, shared_weights
@@ -329,6 +330,8 @@ def _shared_split(
     defects = json.loads(shared).get("left_out", [])
     if defects and topology.is_chief:
         name = printable(source.name)
-        print(f"{len(defects)} defects of {name} are left out: see split.json.", flush=True)
+        print(
+            lines_of(f"{len(defects)} defects of {name} are left out: see split.json."), flush=True
+        )
     case_ids = {case_id for defect in defects if (case_id := defect.get("case_id"))}
     return from_json(shared, source, bad), len(case_ids)

@@ -12,8 +12,9 @@ from fake_sweeps import FAKE, quiet
 from paths import SUPPORT
 
 from tfunet.bench.launch import local_sweep as sweep_module
-from tfunet.bench.launch.local_sweep import duration, remaining_seconds, run_sweep, train_command
+from tfunet.bench.launch.local_sweep import duration, run_sweep, train_command
 from tfunet.bench.launch.sweep_folder import set_aside
+from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import read_study, study_from_dict
@@ -312,10 +313,10 @@ def test_remaining_time_is_estimated_by_cell(harness):
     harness.run()
     trials = read_sweep(harness.folder).trials
     one, other = (next(trial for trial in trials if trial.cell == cell) for cell in (0, 1))
-    assert remaining_seconds([one, one, other], {0: [10.0, 30.0, 20.0], 1: [5.0]}) == 45.0
+    assert TimeLeft([one, one, other], {0: [10.0, 30.0, 20.0], 1: [5.0]}).seconds == 45.0
     # A cell that nobody has run yet takes as long as the others.
-    assert remaining_seconds([other], {0: [10.0, 30.0]}) == 20.0
-    assert remaining_seconds([one], {}) is None
+    assert TimeLeft([other], {0: [10.0, 30.0]}).seconds == 20.0
+    assert TimeLeft([one], {}).seconds is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,14 @@ from paths import ROOT, SUPPORT
 from tfunet import exit_codes
 from tfunet.bench.launch.local_sweep import run_sweep
 from tfunet.bench.launch.search_sweep import run_search
+from tfunet.bench.launch.sweep_folder import write_plan
 from tfunet.bench.launch.sweep_status import status
 from tfunet.bench.records.sweep_record import read_sweep
+from tfunet.bench.records.trial_states import read_states
 from tfunet.bench.report.sweep_report import summary_json, write_report
 from tfunet.bench.study.study_file import read_study, study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.cli import main
 
 SPACE = {
@@ -82,6 +86,44 @@ def test_a_search_goes_on_with_more_trials_as_if_it_had_not_stopped(found, tmp_p
     assert len(settings_of(parts)) == 7
     assert search(parts) == exit_codes.OK
     assert settings_of(parts) == settings_of(folder)
+
+
+def test_a_line_that_was_cut_short_costs_no_other(tmp_path):
+    assert search(tmp_path, trials=2) == exit_codes.OK
+    before = settings_of(tmp_path)
+    with (tmp_path / "plan.jsonl").open("a") as lines:
+        lines.write('{"trial": {"id": "t0')  # Its writer was killed.
+    assert settings_of(tmp_path) == before
+    assert search(tmp_path, trials=4) == exit_codes.OK
+    assert settings_of(tmp_path)[:2] == before
+    assert len(settings_of(tmp_path)) == 4
+    # Of a large plan, too, only the states are read.
+    large = read_states(tmp_path, many=1)
+    assert large == read_states(tmp_path)
+    assert [trial.state for trial in large.trials] == ["done"] * 4
+
+
+def test_a_plan_of_samples_takes_the_place_of_a_search(tmp_path):
+    search(tmp_path, trials=1)
+    for path in tmp_path.glob("t0*"):
+        shutil.rmtree(path)
+    study = study_from_dict({"name": "other", "base": {"share_cores": True}})
+    write_plan(plan_trials(study), tmp_path)
+    (trial,) = read_sweep(tmp_path).trials
+    assert trial.id.startswith("single-1r-r1")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"trial": 3}', '{"gone": [1]}', '{"trial": {"id": "../x"}}', '{"a": NaN, }']
+)
+def test_a_damaged_line_is_named(tmp_path, line, capsys):
+    search(tmp_path, trials=1)
+    with (tmp_path / "plan.jsonl").open("a") as lines:
+        lines.write(f"{line}\n")
+    main(["sweep", "status", str(tmp_path)])
+    said = capsys.readouterr()
+    assert "plan.json" in said.out + said.err
+    assert not said.err or said.err.startswith("error: ")
 
 
 def test_another_search_in_the_folder_is_refused(found):

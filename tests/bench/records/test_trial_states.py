@@ -108,7 +108,7 @@ def test_status_of_ten_thousand_trials_opens_one_file_of_each_that_is_done(large
     names = {os.path.relpath(path, large) for path in opened}
     assert {name for name in names if name.startswith("sample-")} == {
         *(f"sample-{at}/result.json" for at in range(0, NUM_TRIALS, 10)),
-        "sample-7/result.json",
+        *(f"sample-7/{name}.json" for name in ("result", "failure", "env")),
     }
     assert len(opened) < 1010
 

@@ -1,5 +1,8 @@
 """Pages of a TIFF that are not alike, and several images in one file."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tifffile
@@ -75,6 +78,69 @@ def test_several_images_in_an_ome_tiff_are_named(tmp_path):
             file.write(STACK + position, metadata={"axes": "ZYX"})
     with pytest.raises(ValueError, match=r"3 of 16 x 20 x 31 uint8.*a file of its own"):
         read_header(tmp_path / "a.ome.tif")
+
+
+def ome(path, others):
+    """Write a plane whose description puts each plane of a stack into a file."""
+    planes = "".join(
+        f'<TiffData IFD="0" FirstZ="{at}" PlaneCount="1"><UUID FileName="{name}">urn:uuid:{at}'
+        "</UUID></TiffData>"
+        for at, name in enumerate(others)
+    )
+    text = (
+        '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" '
+        'UUID="urn:uuid:0"><Image ID="Image:0"><Pixels ID="Pixels:0" DimensionOrder="XYZCT" '
+        f'Type="uint8" SizeX="31" SizeY="20" SizeZ="{len(others)}" SizeC="1" SizeT="1">'
+        f'<Channel ID="Channel:0:0" SamplesPerPixel="1"/>{planes}</Pixels></Image></OME>'
+    )
+    tifffile.imwrite(path, STACK[0], description=text, metadata=None)
+
+
+def test_a_stack_may_lie_in_several_ome_tiffs_of_a_folder(tmp_path):
+    names = [f"z{at}.ome.tif" for at in range(3)]
+    for at in (1, 2):
+        tifffile.imwrite(tmp_path / names[at], STACK[at], metadata=None)
+    ome(tmp_path / names[0], names)
+    assert read_header(tmp_path / names[0]).shape == (3, 20, 31)
+    np.testing.assert_array_equal(read_image(tmp_path / names[0])[..., 0], STACK[:3])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("../secret.ome.tif", "its pixels lie in another folder"),
+        ("{parent}/secret.ome.tif", "its pixels lie in another folder"),
+        ("&#46;&#46;/secret.ome.tif", "its pixels lie in another folder"),
+        ("pipe.ome.tif", "it is a named pipe and no file"),
+        ("endless.ome.tif", "it is a device and no file"),
+    ],
+)
+def test_an_ome_tiff_opens_no_other_file(tmp_path, name, words):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    tifffile.imwrite(tmp_path / "secret.ome.tif", STACK[1])
+    os.mkfifo(folder / "pipe.ome.tif")
+    (folder / "endless.ome.tif").symlink_to("/dev/zero")
+    ome(folder / "a.ome.tif", ["a.ome.tif", name.format(parent=tmp_path)])
+    for read in (read_header, read_image):
+        with pytest.raises(ValueError, match=words):
+            read(folder / "a.ome.tif")
+
+
+def test_what_lies_beside_an_ome_tiff_is_not_looked_at(tmp_path, monkeypatch):
+    """DataLad leaves links to nothing, and a folder may hold thousands of images."""
+    tifffile.imwrite(tmp_path / "0.ome.tif", STACK[0], metadata={"axes": "YX"})
+    (tmp_path / "missing.txt").symlink_to("nothing")
+    looks = []
+    real = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **more: looks.append(self) or real(self, **more))
+    read_header(tmp_path / "0.ome.tif")
+    alone = len(looks)
+    for number in range(1, 100):
+        (tmp_path / f"{number}.ome.tif").symlink_to("0.ome.tif")
+    looks.clear()
+    read_header(tmp_path / "0.ome.tif")
+    assert len(looks) == alone
 
 
 def test_levels_of_a_pyramid_are_one_image(tmp_path):

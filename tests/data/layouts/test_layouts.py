@@ -59,6 +59,28 @@ def test_a_decathlon_task_opens_by_its_dataset_json(tmp_path):
         open_source("msd", options)
 
 
+OUTSIDE = ["../outside/a.nii.gz", "/outside/a.nii.gz", "imagesTr/../../a.nii.gz", "./../a.nii.gz"]
+
+
+@pytest.mark.parametrize("key", ["image", "label"])
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_dataset_json_names_no_file_outside_of_its_folder(tmp_path, path, key):
+    (tmp_path / "data").mkdir()
+    inside = "imagesTr/BRATS_001.nii.gz"
+    pairs = [{"image": inside, "label": inside}, {"image": inside, "label": inside, key: path}]
+    root = msd(tmp_path / "data", {"training": pairs})
+    with pytest.raises(ValueError, match=rf"training\[1\]\.{key}: .* leads out of the data set"):
+        open_source("msd", {"root": str(root)})
+
+
+def test_the_ending_of_an_nnunet_folder_leads_nowhere_else(tmp_path):
+    options = nnunet(tmp_path, {"background": 0, "a": 1}, {"0": "CT"})
+    path = tmp_path / "dataset.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "file_ending": "/../../x.nii.gz"}))
+    with pytest.raises(ValueError, match=r"file_ending: .* leads out of the data set"):
+        open_source("nnunet", options)
+
+
 def nnunet(root, labels_, channels, ending=".nii.gz", version=2):
     for case in ("brain_1", "brain_2"):
         for number in range(len(channels)):

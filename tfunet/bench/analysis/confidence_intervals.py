@@ -157,27 +157,32 @@ def mean(values: Mapping[int, float]) -> Estimate:
     return difference(values, dict.fromkeys(values, 0.0))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], num_others: int = 0) -> list[float]:
     """Return p-values adjusted for their number, by Holm's step-down procedure.
 
     They control the probability of any false verdict, however the comparisons depend on each other,
     and are never weaker than Bonferroni's (Holm 1979, jstor.org/stable/4615733).
+
+    `num_others` are made, too, and not known. Each is taken for larger, which can only raise these.
     """
-    adjusted = [0.0] * len(p_values)
+    adjusted, number = [0.0] * len(p_values), len(p_values) + num_others
     largest = 0.0
     order = sorted(range(len(p_values)), key=lambda at: p_values[at])
     for rank, at in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[at]))
+        largest = max(largest, min(1.0, (number - rank) * p_values[at]))
         adjusted[at] = largest
     return adjusted
 
 
 def adjusted_p_values(
-    estimates: Sequence[Estimate | None], slack: float = 0.0
+    estimates: Sequence[Estimate | None], slack: float = 0.0, num_others: int = 0
 ) -> list[float | None]:
-    """Return the adjusted p-value of every estimate; None for estimates without an interval."""
+    """Return the adjusted p-value of every estimate; None for estimates without an interval.
+
+    `num_others` as for `holm`.
+    """
     known = [estimate for estimate in estimates if estimate is not None and estimate.has_interval]
-    adjusted = iter(holm([estimate.p_value(slack) for estimate in known]))
+    adjusted = iter(holm([estimate.p_value(slack) for estimate in known], num_others))
     return [
         next(adjusted) if estimate is not None and estimate.has_interval else None
         for estimate in estimates

@@ -3,6 +3,7 @@ for reading cases.csv.
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -33,6 +34,8 @@ DATASET_IOU = "dataset IoU"
 # The mean absolute error of a predicted number, of which less is better.
 ERROR = "MAE"
 SPEED = "images/s"
+# More cells are compared with the best one only.
+MOST_PAIRED = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +300,8 @@ def _rank(
 def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iterator[list[Score]]:
     """Yield the scores of each cell; p-values are adjusted for all questions and pairs of cells.
 
-    Pairs without the best count too, because the best is only known afterwards.
+    Pairs without the best count too, because the best is only known afterwards. Of many cells they
+    are only counted, which makes p-values no smaller: the pairs grow with the square.
     """
     judged = _judged(
         [[values_by_repeat(cell, *question) for cell in cells] for question in questions]
@@ -319,13 +323,20 @@ def _judged(values: Sequence[Sequence[Mapping[int, float]]]) -> list[list[Score 
     """Return the scores of each question, from the values by repeat of its members, the best first;
     None for a member without values.
     """
-    estimates = {
-        (number, upper, lower): difference(members[lower], members[upper])
-        for number, members in enumerate(values)
-        for upper, lower in itertools.combinations(range(len(members)), 2)
-        if members[lower] and members[upper]
-    }
-    p_values = dict(zip(estimates, adjusted_p_values(list(estimates.values())), strict=True))
+    estimates: dict[tuple[int, int, int], Estimate] = {}
+    num_left_out = 0
+    for number, members in enumerate(values):
+        is_many = len(members) > MOST_PAIRED
+        of_best = [(0, at) for at in range(1, len(members))]
+        pairs = of_best if is_many else list(itertools.combinations(range(len(members)), 2))
+        num_left_out += math.comb(len(members), 2) - len(pairs)
+        estimates |= {
+            (number, upper, lower): difference(members[lower], members[upper])
+            for upper, lower in pairs
+            if members[lower] and members[upper]
+        }
+    adjusted = adjusted_p_values(list(estimates.values()), num_others=num_left_out)
+    p_values = dict(zip(estimates, adjusted, strict=True))
     return [
         [
             Score(

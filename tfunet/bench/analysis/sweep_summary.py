@@ -31,6 +31,7 @@ CAP_SWITCHES = tuple(f"switches.{name}" for name in VARIABLES)
 # Settings in which the cells of a family may differ.
 SCALED = ("num_replicas", "replica_batch", "global_batch", "seed", "fold")
 # With more ways than this, each is shown against the fastest only, not against each other.
+SCALINGS = ("weak", "strong")
 MAX_PAIRWISE = 3
 # More runs than this are counted, not named.
 MOST_RUNS = 3
@@ -198,7 +199,7 @@ def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
             groups.setdefault(_key(trial, trial.scaling), []).append(trial)
     for trial in trials:
         if trial.config.num_replicas == 1:
-            keys = [key for key in groups if key == _key(trial, key[1])]
+            keys = [key for scaling in SCALINGS if (key := _key(trial, scaling)) in groups]
             for key in keys or [_key(trial, trial.scaling)]:
                 groups.setdefault(key, []).append(trial)
     rows = [_family_settings(members[0], key[1]) for key, members in groups.items()]

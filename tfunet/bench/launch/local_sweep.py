@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -16,22 +15,24 @@ from typing import Any
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import CHILD, signals_noted
 from tfunet.bench.launch.population_trials import goes_on, run_population, together
+from tfunet.bench.launch.process_output import LOG_BYTES
 from tfunet.bench.launch.slurm_queue import queued_trials
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
+from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records.sweep_record import (
     SweepRecord,
     TrialRecord,
     read_sweep,
     read_trial,
 )
-from tfunet.bench.study.hopeless import HopelessRule
+from tfunet.bench.study.hopeless import HopelessRule, Rivals
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import config_toml
-from tfunet.bench.study.trial_plan import Trial, plan_trials
+from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.files.regular import open_regular
+from tfunet.files.regular import open_regular, read_end
 from tfunet.files.typed import RecordError, read_json
 from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
@@ -112,7 +113,9 @@ def run_sweep(
         sweep = read_sweep(root)
         due = [trial for trial in sweep.trials if trial.state in states]
         # If all due trials are given up, the machine need not be timed.
-        todo = due if not all(give_up(trial, sweep.trials, study.hopeless) for trial in due) else []
+        rivals = Rivals(sweep.trials)
+        is_over = all(give_up(trial, rivals.of(trial), study.hopeless) for trial in due)
+        todo = [] if is_over else due
         if refuses:
             # Not above: data sets need NumPy, which only this takes.
             from tfunet.bench.study.refusals import refusals, refuse
@@ -132,17 +135,6 @@ def run_sweep(
         return first_exit_code(
             trial for trial in read_sweep(root).trials if trial.state == "failed"
         )
-
-
-def remaining_seconds(
-    waiting: Iterable[Trial | TrialRecord], seconds: Mapping[int, Sequence[float]]
-) -> float | None:
-    """Estimate the time of the trials `waiting` from the `seconds` of others, by cell; or None."""
-    known = [value for values in seconds.values() for value in values]
-    if not known:
-        return None
-    typical = statistics.median(known)
-    return sum(statistics.median(seconds.get(trial.cell) or [typical]) for trial in waiting)
 
 
 def duration(seconds: float) -> str:
@@ -165,14 +157,18 @@ def _run_trials(
     for trial in sweep.trials:
         if trial.result is not None and trial.result.elapsed_seconds:
             seconds.setdefault(trial.cell, []).append(trial.result.elapsed_seconds)
+    left = TimeLeft(todo, seconds)
+    rivals = Rivals(sweep.trials if rule else ())
     number = 0
     for group in together(todo):
         if noted:
             return
         due = []
         for trial in group:
-            if reason := give_up(trial, read_sweep(root).trials if rule else (), rule):
+            if reason := give_up(trial, rivals.of(trial), rule):
                 number += 1
+                left.ended(trial.cell, None)
+                rivals.update(read_trial(trial))
                 say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
             else:
                 due.append(trial)
@@ -184,10 +180,9 @@ def _run_trials(
         for trial in due:
             number += 1
             ended = read_trial(trial)
-            if ended.state == "done":
-                seconds.setdefault(trial.cell, []).append(spent / len(due))
-            left = remaining_seconds(todo[number:], seconds)
-            say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left))
+            left.ended(trial.cell, spent / len(due) if ended.state == "done" else None)
+            rivals.update(ended)
+            say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left.seconds))
         if code == exit_codes.NOT_WRITTEN:
             say("Files cannot be written, so the sweep ends here.")
             return
@@ -323,16 +318,17 @@ def _explain(code: int, log: Path) -> tuple[str, int]:
         return f"killed by {signal.Signals(-code).name}", exit_codes.PROCESS_DIED
     if code == exit_codes.OK:
         return "ended without a result", exit_codes.PROCESS_DIED
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    lines = read_end(log, LOG_BYTES).strip().splitlines()
     return (lines[-1].strip() if lines else f"ended with exit code {code}"), code
 
 
 def _judge_again(root: Path, rule: HopelessRule | None) -> None:
     """Withdraw judgements that no longer hold, after failed trials were run again alone."""
     trials = read_sweep(root).trials
+    rivals = Rivals(trials)
     for trial in trials:
         if trial.state == "hopeless":
-            give_up(trial, trials, rule)
+            give_up(trial, rivals.of(trial), rule)
 
 
 def note_noise(

@@ -17,6 +17,8 @@ from tfunet.files.atomic import WriteError, writing
 from tfunet.process.terminal import lines_of
 
 TAIL_LINES = 20
+# In which the last words of a log are looked for.
+LOG_BYTES = 2**20
 # Messages of TensorFlow's C++ code, fatal ones excepted: "2024-05-01 12:00:00.000000: E file.cc".
 NATIVE_MESSAGE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] |[IWE]\d{4} \d\d:\d\d:\d+\.\d+ "

@@ -13,10 +13,10 @@ import msgspec
 from tfunet.bench.launch.local_sweep import NOT_DONE, run_sweep
 from tfunet.bench.launch.slurm_queue import SCRIPTS, cancel, queued_trials
 from tfunet.bench.launch.slurm_submit import submit_sweep
+from tfunet.bench.launch.sweep_folder import signed_text
 from tfunet.bench.records.sweep_record import read_plan, read_sweep
 from tfunet.bench.study.study_file import Study, programs_of, read_study
 from tfunet.config.trust import check_signed
-from tfunet.files.atomic import read_text
 from tfunet.files.typed import read_json, read_record
 from tfunet.record import SIGNATURE, RunFolder
 
@@ -40,8 +40,10 @@ def resume_sweep(
     Returns an exit code, or None after a submission to SLURM.
     """
     root = Path(folder).resolve()
-    with contextlib.chdir(_working_folder(root)):
-        study = _study_of(root)
+    working_folder = _working_folder(root)
+    is_here = working_folder == Path.cwd()
+    with contextlib.chdir(working_folder):
+        study = _study_of(root, working_folder, is_here=is_here)
         if is_under_slurm(root):
             submit_sweep(study, root, states=states, refuses=refuses)
             return None
@@ -85,7 +87,7 @@ def is_under_slurm(folder: str | Path) -> bool:
 
 def _working_folder(root: Path) -> Path:
     # Plans of earlier versions do not have it.
-    folder = Path(read_plan(root).get("working_folder", "."))
+    folder = Path.cwd() / read_plan(root).get("working_folder", ".")
     if not folder.is_dir():
         raise ValueError(
             f"The sweep was started in {folder}, which does not exist here, and the paths in its "
@@ -95,11 +97,20 @@ def _working_folder(root: Path) -> Path:
     return folder
 
 
-def _study_of(root: Path) -> Study:
+def _study_of(root: Path, working_folder: Path, *, is_here: bool) -> Study:
+    """Return the study; ValueError for what runs only if this user made it."""
     # A study without a name is named for its file, which has another name here.
     path = root / "study.toml"
     study = read_study(path)
-    check_signed(path, study.text, programs_of(study), read_text(root / SIGNATURE))
+    # Modules of another folder that bear the names of Python's would run.
+    elsewhere = [] if is_here else [f"cd {working_folder}"]
+    check_signed(
+        path,
+        signed_text(read_record(path) or "", working_folder),
+        programs_of(study),
+        read_record(root / SIGNATURE),
+        [*study.slurm.commands, *elsewhere],
+    )
     return replace(study, name=str(read_plan(root).get("study", root.name)))
 
 

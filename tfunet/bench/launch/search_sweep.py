@@ -2,7 +2,7 @@
 
 Any number of processes and jobs may do so at once in one folder:
 
-    lock of the folder   | ask for settings; write plan.json                  (moments)
+    lock of the folder   | ask for settings; add a line to plan.jsonl          (moments)
     lock of the trial    | run it; after each epoch: report, or prune         (its whole time)
     lock of the folder   | tell its score
 
@@ -25,26 +25,24 @@ from tfunet.arguments import of_study
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.epoch_watch import EpochWatch
 from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
-from tfunet.bench.launch.sweep_folder import set_aside
+from tfunet.bench.launch.search_journal import NAME, name_of, open_study
+from tfunet.bench.launch.search_plan import SearchPlan
+from tfunet.bench.launch.sweep_folder import set_aside, write_study
 from tfunet.bench.records.objectives import objective_of
-from tfunet.bench.records.sweep_record import planned_trial, read_plan, read_sweep
+from tfunet.bench.records.sweep_record import TrialRecord, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
 from tfunet.bench.study.search_settings import Search
 from tfunet.bench.study.space import Choice, Range
-from tfunet.bench.study.study_file import Study, programs_of
-from tfunet.bench.study.toml_writer import study_toml
+from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import impossible, trial_name
 from tfunet.config.keys import nested, show
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.cores import usable_cores
-from tfunet.record import RunFolder, sign
+from tfunet.record import RunFolder
 
-JOURNAL = "search.journal"
 LOCKS = "search-locks"
 POLL_SECONDS = 0.2
-# Attribute of an Optuna trial: the name of its folder.
-NAME = "trial"
 # Nobody has the lock of the folder for longer, unless another sweep runs in it.
 LOCKED_SECONDS = 120.0
 
@@ -79,7 +77,7 @@ def run_search(
             code = hunt.run(asked, command, noted)
             if noted:
                 break
-            ended = planned_trial(root, asked.name)
+            ended = hunt.record(asked.name)
             seconds = time.perf_counter() - since
             say(f"[{asked.number + 1}/{study.search.trials}] {trial_line(ended, seconds)}")
             if code == exit_codes.NOT_WRITTEN:
@@ -108,25 +106,20 @@ class _Hunt:
 
     def __init__(self, study: Study, search: Search, root: Path, optuna: ModuleType) -> None:
         self._study, self._search, self._root, self._optuna = study, search, root, optuna
+        self._unended: list[Any] = []
+        self._num_seen = 0
         RunFolder(root).create()
         with _soon(RunFolder(root)):
             self._begin()
-            backend = optuna.storages.journal.JournalFileBackend(str(root / JOURNAL))
-            self._optuna_study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(backend),
-                study_name=study.name,
-                direction=search.direction,
-                pruner=_pruner(optuna, search),
-                load_if_exists=True,
-            )
+            self._grown = SearchPlan(root)
+            self._optuna_study = open_study(optuna, root, study.name, search)
 
     def ask(self) -> _Asked | None:
         """Return the next trial, in plan.json; None if the search has as many as it should."""
         with _soon(RunFolder(self._root)):
             self._reclaim()
             while True:
-                plan = read_plan(self._root)
-                number = len(plan["trials"]) + len(plan["skipped"])
+                number = self._grown.refresh()
                 if number >= self._search.trials:
                     return None
                 asked = len(self._optuna_study.get_trials(deepcopy=False))
@@ -146,7 +139,7 @@ class _Hunt:
         """Run a trial, tell its score, and return its exit code."""
         states = self._optuna.trial.TrialState
         with asked.lock:
-            record = planned_trial(self._root, asked.name)
+            record = self.record(asked.name)
             signals: list[int] = []
             watch = EpochWatch(asked.trial, record.folder, self._search, noted, signals)
             with watch.running():
@@ -164,6 +157,12 @@ class _Hunt:
                     self._optuna_study.tell(asked.trial, state=state)
         return code
 
+    def record(self, name: str) -> TrialRecord:
+        """Return a trial of this search from its files."""
+        if (record := self._grown.record(name)) is None:
+            raise ValueError(f"The plan in {self._root} has no trial {name!r} any more.")
+        return record
+
     def _begin(self) -> None:
         """Write study.toml and plan.json, or check that those there are of this search."""
         path = self._root / "plan.json"
@@ -180,10 +179,8 @@ class _Hunt:
                     "change."
                 )
         else:
-            self._write_plan(self._plan())
-        text = self._study.text or study_toml(self._study)
-        write_atomic(self._root / "study.toml", text)
-        sign(self._root, text, programs_of(self._study))
+            write_atomic(path, json.dumps(self._plan(), indent=1))
+        write_study(self._study, self._root)
 
     def _plan(self) -> dict[str, Any]:
         search = {key: value for key, value in vars(self._search).items() if key != "trials"}
@@ -205,9 +202,6 @@ class _Hunt:
             "working_folder": str(Path.cwd()),
         }
 
-    def _write_plan(self, plan: Mapping[str, Any]) -> None:
-        write_atomic(self._root / "plan.json", json.dumps(plan, indent=1))
-
     def _planned(self, trial: Any, number: int) -> _Asked:
         """Add a trial of Optuna to plan.json; ValueError if its settings are impossible."""
         values = {key: self._value(key, value) for key, value in trial.params.items()}
@@ -217,37 +211,38 @@ class _Hunt:
         settings = {"backend": config.backend, "num_replicas": config.num_replicas, **values}
         # The number keeps apart trials with the same settings.
         name = f"t{trial.number:04d}-{trial_name(settings, config, 1)}"
-        plan = read_plan(self._root)
         base = vars(RunConfig())
         changes = {key: value for key, value in vars(config).items() if value != base[key]}
-        plan["trials"].append(
-            {
-                "id": name,
-                "cell": trial.number,
-                "repeat": 1,
-                "scaling": "strong" if "global_batch" in {**self._study.base, **values} else "weak",
-                "settings": settings,
-                "changes": changes,
-            }
-        )
+        entry = {
+            "id": name,
+            "cell": trial.number,
+            "repeat": 1,
+            "scaling": "strong" if "global_batch" in {**self._study.base, **values} else "weak",
+            "settings": settings,
+            "changes": changes,
+        }
         lock = contextlib.ExitStack()
         lock.enter_context(_soon(self._lock(name)))
         trial.set_user_attr(NAME, name)
-        self._write_plan(plan)
+        self._grown.add(entry)
         return _Asked(trial, name, number, lock)
 
     def _skip(self, params: Mapping[str, Any], reason: str) -> None:
-        plan = read_plan(self._root)
         settings = {key: self._value(key, value) for key, value in params.items()}
-        plan["skipped"].append({"settings": settings, "reason": reason})
-        self._write_plan(plan)
+        self._grown.skip({"settings": settings, "reason": reason})
 
     def _reclaim(self) -> None:
         """Ask again for the settings of trials whose process has died."""
-        for trial in self._optuna_study.get_trials(deepcopy=False):
+        trials = self._optuna_study.get_trials(deepcopy=False)
+        # Those that have ended are looked at once.
+        self._unended += trials[self._num_seen :]
+        self._num_seen = len(trials)
+        numbers = [trial.number for trial in self._unended]
+        self._unended = [trials[at] for at in numbers if not trials[at].state.is_finished()]
+        for trial in self._unended:
             if trial.state != self._optuna.trial.TrialState.RUNNING:
                 continue
-            name = trial.user_attrs.get(NAME)
+            name = name_of(trial, self._root)
             if name is not None and self._lock(name).is_locked():
                 continue
             score = self._score(name) if name is not None else None
@@ -261,16 +256,12 @@ class _Hunt:
         self._optuna_study.tell(number, state=self._optuna.trial.TrialState.FAIL)
         self._optuna_study.enqueue_trial(trial.params)
         if name is not None:
-            plan = read_plan(self._root)
-            plan["trials"] = [entry for entry in plan["trials"] if entry.get("id") != name]
-            self._write_plan(plan)
+            self._grown.remove(name)
             set_aside(self._root / name, self._root)
 
     def _score(self, name: str) -> float | None:
-        try:
-            result = planned_trial(self._root, name).result
-        except ValueError:
-            return None
+        record = self._grown.record(name)
+        result = None if record is None else record.result
         objective = objective_of(self._search.objective)
         score = objective.of_result(result) if result is not None else None
         return score if score is not None and score == score else None
@@ -331,14 +322,6 @@ def _sampler(optuna: ModuleType, search: Search, number: int) -> Any:
         # It draws the points of one sequence, whose next one it finds in the study.
         return optuna.samplers.QMCSampler(seed=search.seed, warn_independent_sampling=False)
     return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-
-
-def _pruner(optuna: ModuleType, search: Search) -> Any:
-    return {
-        "none": optuna.pruners.NopPruner,
-        "median": optuna.pruners.MedianPruner,
-        "halving": optuna.pruners.SuccessiveHalvingPruner,
-    }[search.pruner]()
 
 
 def _optuna() -> ModuleType:

@@ -107,7 +107,8 @@ def job_script(
     options = [
         f"--job-name=tfunet-{job_name}",
         f"--array=0-{len(job.trials) - 1}{throttle}",
-        *(f"--{key}={getattr(slurm, key)}" for key in CHOICES if getattr(slurm, key)),
+        # A space would begin another option, which may name a file to write.
+        *(f"--{key}={shlex.quote(getattr(slurm, key))}" for key in CHOICES if getattr(slurm, key)),
         *shape.options,
         *([f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else []),
         "--requeue",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.bench.launch.slurm_job_script import trials_of
+from tfunet.files.regular import read_text
 
 SCRIPTS = "slurm"
 ANSWER_SECONDS = 60.0
@@ -93,7 +94,7 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
             continue
         if entry.script not in trials:
             with contextlib.suppress(OSError):
-                trials[entry.script] = trials_of(entry.script.read_text(encoding="utf-8"))
+                trials[entry.script] = trials_of(read_text(entry.script))
         names = trials.get(entry.script, [])
         if entry.index < len(names):
             entries[names[entry.index]] = entry

@@ -16,7 +16,7 @@ from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trial
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
 from tfunet.bench.launch.sweep_status import current, overlay
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
-from tfunet.bench.study.hopeless import why_hopeless
+from tfunet.bench.study.hopeless import Rivals, why_hopeless
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
 from tfunet.config.tournament import read_tournament
@@ -55,9 +55,11 @@ def submit_sweep(
         write_plan(planned, root)
         sweep = overlay(read_sweep(root), queued_trials(root))
         due = [trial for trial in sweep.trials if _is_due(trial, states)]
-        known = _known_by_then(sweep.trials, states)
+        known = Rivals(_known_by_then(sweep.trials, states))
         todo = [
-            (trial.id, trial.config) for trial in due if not give_up(trial, known, study.hopeless)
+            (trial.id, trial.config)
+            for trial in due
+            if not give_up(trial, known.of(trial), study.hopeless)
         ]
         if refuses:
             from tfunet.bench.study.refusals import refusals, refuse
@@ -104,11 +106,11 @@ def dry_run(study: Study, folder: str | Path) -> str:
     done = set()
     if (root / "plan.json").is_file():
         trials = read_sweep(root).trials
-        known = _known_by_then(trials, NOT_DONE)
+        known = Rivals(_known_by_then(trials, NOT_DONE))
         done = {
             trial.id
             for trial in trials
-            if trial.state in FINISHED or why_hopeless(trial, known, study.hopeless)
+            if trial.state in FINISHED or why_hopeless(trial, known.of(trial), study.hopeless)
         }
     todo = [(trial.id, trial.config) for trial in planned.trials if trial.id not in done]
     scripts = _scripts(study, root, jobs_of(todo, study.slurm))

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfunet.bench.launch.local_sweep import duration, remaining_seconds
+from tfunet.bench.launch.local_sweep import duration
+from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
 from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.config.tournament import read_tournament
@@ -28,8 +29,8 @@ def time_json(planned: StudyPlan, folder: Path) -> dict[str, Any]:
     ended = {name for name, record in records.items() if record.state in FINISHED}
     waiting = [trial for trial in planned.trials if trial.id not in ended]
     return {
-        "seconds": remaining_seconds(planned.trials, seconds),
-        "seconds_left": remaining_seconds(waiting, seconds),
+        "seconds": TimeLeft(planned.trials, seconds).seconds,
+        "seconds_left": TimeLeft(waiting, seconds).seconds,
         "from_trials": sum(map(len, seconds.values())),
     }
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from tfunet.bench.records.plan_lines import LINES
 from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_trials, read_plan
 from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
 from tfunet.bench.study.plan_text import plan_json
-from tfunet.bench.study.study_file import programs_of
+from tfunet.bench.study.study_file import Study, programs_of
 from tfunet.bench.study.toml_writer import study_toml
 from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.config.run import RunConfig
@@ -78,11 +79,26 @@ def adopted(planned: StudyPlan, root: Path) -> StudyPlan:
 def write_plan(planned: StudyPlan, root: Path) -> None:
     """Write study.toml and plan.json, with the folder that its paths are relative to."""
     study = planned.study
-    text = study.text or study_toml(study)
-    write_atomic(root / "study.toml", text)
-    sign(root, text, programs_of(study))
+    write_study(study, root)
     table = {**plan_json(planned), "working_folder": str(Path.cwd())}
     write_atomic(root / "plan.json", json.dumps(table, indent=1))
+    with writing(root / LINES):
+        (root / LINES).unlink(missing_ok=True)  # Those of a search.
+
+
+def write_study(study: Study, root: Path) -> None:
+    """Write study.toml, and that this user runs it in this working folder."""
+    text = study.text or study_toml(study)
+    write_atomic(root / "study.toml", text)
+    sign(root, signed_text(text, Path.cwd()), programs_of(study))
+
+
+def signed_text(text: str, working_folder: Path) -> str:
+    """Return what the signature of a sweep is of.
+
+    Python looks for modules in the folder that trials run in, so that is part of it.
+    """
+    return f"{text}\0{working_folder}"
 
 
 def _names(root: Path) -> dict[str, str]:

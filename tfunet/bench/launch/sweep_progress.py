@@ -1,5 +1,6 @@
 """How far a sweep is, from its files alone. Pure but for reading."""
 
+import contextlib
 import itertools
 import math
 import time
@@ -8,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from tfunet.bench.launch.local_sweep import remaining_seconds
 from tfunet.bench.launch.sweep_status import counts
+from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records.run_tables import number_or_nan, read_table
 from tfunet.bench.records.sweep_record import FINISHED, SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.config.keys import describe
 from tfunet.config.run import RunConfig
-from tfunet.files.typed import whole
+from tfunet.files.regular import read_end
+from tfunet.files.typed import RecordError, column_names, whole
 from tfunet.record import RunFolder
 
 # Bytes at the end of a log in which its last line is looked for.
@@ -151,26 +153,18 @@ def _curves(trial: TrialRecord) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return losses and Dice of the epochs so far."""
     path = trial.folder / "epochs.csv"
     table = read_table(path, {"epoch": whole, "loss": number_or_nan})
-    regions = [name for name in _columns(path) if name.startswith("dice_")]
+    regions = []
+    with contextlib.suppress(RecordError):
+        regions = [name for name in column_names(path) if name.startswith("dice_")]
     scores = read_table(path, dict.fromkeys(regions, number_or_nan))
     rows = zip(*scores.values(), strict=True) if regions else ()
     means = (fmean(row) for row in rows)
     return tuple(table["loss"]), tuple(mean for mean in means if not math.isnan(mean))
 
 
-def _columns(path: Path) -> list[str]:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.readline(LOG_END).strip().split(",")
-    except OSError:
-        return []
-
-
 def _last_line(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_END))
-            text = file.read(LOG_END).decode(errors="replace")
+        text = read_end(path, LOG_END)
     except OSError:
         return ""
     # A progress bar ends its lines with a carriage return.
@@ -219,11 +213,12 @@ def _seconds_left(
         for trial in sweep.readable
         if trial.state in ("waiting", "interrupted") and trial.id not in ids
     ]
-    still = remaining_seconds(waiting, seconds)
+    left = TimeLeft(waiting, seconds)
+    still = left.seconds
     if still is None:
         return None
     for trial, now in zip(under_way, running, strict=True):
-        needed = remaining_seconds([trial], seconds) or 0.0
+        needed = left.of(trial.cell)
         still += max(0.0, needed - now.seconds)
     # Those that run side by side share the rest.
     return still / max(1, len(running))

@@ -44,7 +44,7 @@ study:
   - name: trial
     description: runs one trial, unless it is done
     run:
-      cmd: $(TFUNET_STEP) --attempts {attempts} trial {root} $(TRIAL)
+      cmd: $(TFUNET_STEP) --attempts {attempts} --trials {trials} trial {root} $(TRIAL)
       depends: [prepare]
   - name: collect
     description: fails unless all results are there

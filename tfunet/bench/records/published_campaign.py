@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from tfunet.files.typed import read_record
+
 LOG = re.compile(r"log_(hvd_)?(\d+)\.csv")
 COLUMN = "time_per_epoch"
 IOU = "iou"
@@ -88,8 +90,7 @@ def _native_way(num_gpus: int) -> str:
 def _epochs(path: Path) -> tuple[tuple[float, ...], float | None]:
     """Return the seconds of all epochs but the first, and the IoU of the last."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader((read_record(path) or "").splitlines()))
         values = [float(row[COLUMN]) for row in rows]
         iou = float(rows[-1][IOU]) if rows and rows[-1].get(IOU) else None
     except (KeyError, TypeError, ValueError) as error:

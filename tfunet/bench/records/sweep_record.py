@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 
 from tfunet import exit_codes
 from tfunet.bench.records.file_fields import FAILURE, MEASUREMENT, PLAN, PLANNED_TRIAL, SKIPPED
+from tfunet.bench.records.plan_lines import PlanLines, grown, with_only
 from tfunet.bench.records.trial_result import Result, check_result, parse_result
 from tfunet.config.run import RunConfig, config_of_record
 from tfunet.files.typed import (
@@ -14,7 +15,9 @@ from tfunet.files.typed import (
     Name,
     RecordError,
     check_fields,
+    parse_json,
     read_json,
+    read_record,
     shown_path,
 )
 from tfunet.record import RunFolder
@@ -111,16 +114,25 @@ def read_sweep(folder: str | Path) -> SweepRecord:
     )
 
 
-def read_plan(folder: Path) -> dict[str, Any]:
-    """Return plan.json of a sweep's folder; raise ValueError if it cannot be used."""
+def read_plan(folder: Path, trial: str | None = None) -> dict[str, Any]:
+    """Return plan.json of a sweep's folder; raise ValueError if it cannot be used.
+
+    With the name of a trial, all others are left out, and need not be right: each of thousands of
+    jobs looks at its own.
+    """
     path = folder / "plan.json"
     try:
-        table = read_json(path, Table)
-        if table is None:
+        text = read_record(path)
+        if text is None:
             raise ValueError(f"{folder} is not the folder of a sweep: it has no plan.json.")
+        table = parse_json(text if trial is None else with_only(text, trial), Table, path)
         check_fields(table, PLAN)
         if missing := [key for key in ("base", "trials") if key not in table]:
             raise FieldError(f"it has no {missing[0]}")
+        if lines := PlanLines(folder).new():
+            table["trials"], table["skipped"] = grown(
+                table["trials"], table.get("skipped", []), lines
+            )
     except (RecordError, FieldError) as error:
         fault = error.fault if isinstance(error, RecordError) else error
         raise ValueError(
@@ -179,7 +191,7 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
 
 def planned_trial(root: Path, name: str) -> TrialRecord:
     """Return a trial of a sweep from its files; raise ValueError if the plan does not have it."""
-    table = read_plan(root)
+    table = read_plan(root, name)
     named = [
         trial for trial in table["trials"] if isinstance(trial, dict) and trial.get("id") == name
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tfunet.bench.records.plan_lines import PlanLines, grown
 from tfunet.bench.records.sweep_record import (
     State,
     TrialRecord,
@@ -116,6 +117,10 @@ def _large_plan(root: Path, many: int) -> _Plan | None:
     """Return a plan with `many` trials or more; None for any other, or for a wrong one."""
     try:
         plan = msgspec.json.decode(read_record(root / "plan.json") or "", type=_Plan)
+        if lines := PlanLines(root).new():
+            table, skipped = grown(msgspec.to_builtins(plan.trials), plan.skipped, lines)
+            plan.trials = msgspec.convert(table, list[_Planned])
+            plan.skipped = skipped
     except UNUSUAL:
         return None
     names = {trial.id for trial in plan.trials}

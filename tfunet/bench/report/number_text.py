@@ -1,7 +1,5 @@
 """Numbers, intervals and tables as texts, the same in every report."""
 
-import csv
-import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +9,7 @@ from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_v
 from tfunet.bench.analysis.configurations import DATASET_IOU, ERROR, MEAN
 from tfunet.config.amount import GIB
 from tfunet.files.printable import printable
+from tfunet.files.table import csv_line
 from tfunet.process.terminal import columns, counted
 
 NONE = "-"
@@ -66,15 +65,8 @@ def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as CSV, with a column for every key of any row."""
-    file = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {name: printable(cell) if isinstance(cell, str) else cell for name, cell in row.items()}
-        )
-    return file.getvalue()
+    return "".join(map(csv_line, [names, *([row.get(name, "") for name in names] for row in rows)]))
 
 
 def plain_text(rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, final
 
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
 from tfunet.bench.records.ways_of_training import BASELINE, speed_by_repeat, way_of
@@ -69,6 +69,27 @@ def why_hopeless(
         (other for other in group if other.cell == trial.cell), key=lambda other: other.repeat
     )
     return _all_failed(cell_trials, rule) or _far_slower(cell_trials, group, rule)
+
+
+@final
+class Rivals:
+    """The trials of a sweep in groups that differ only in the backend, its replicas and the seed.
+
+    Each trial is compared with those of its own group, however many there are in all.
+    """
+
+    def __init__(self, trials: Iterable[TrialRecord]) -> None:
+        self._groups: dict[str, dict[str, TrialRecord]] = {}
+        for trial in trials:
+            self.update(trial)
+
+    def update(self, trial: TrialRecord) -> None:
+        """Note the present state of a trial."""
+        self._groups.setdefault(repr(_but_way(trial)), {})[trial.id] = trial
+
+    def of(self, trial: TrialRecord) -> list[TrialRecord]:
+        """Return the group of a trial, itself included."""
+        return list(self._groups.get(repr(_but_way(trial)), {}).values())
 
 
 def _but_way(trial: TrialRecord) -> dict[str, Any]:

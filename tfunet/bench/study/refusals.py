@@ -5,7 +5,7 @@ TensorFlow.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast, final
@@ -70,9 +70,12 @@ class Refusal:
 
 def refusals(planned: StudyPlan, trials: Collection[str] | None = None) -> list[Refusal]:
     """Return why trials of a plan, or those of them that are named, would be refused, by reason."""
-    chosen = [trial for trial in planned.trials if trials is None or trial.id in trials]
+    named = None if trials is None else set(trials)
+    chosen = [trial for trial in planned.trials if named is None or trial.id in named]
     refused = _by_reason({trial.id: trial.config for trial in chosen})
-    return [replace(refusal, when=_common(refusal.trials, planned.trials)) for refusal in refused]
+    return [
+        replace(refusal, when=_common(set(refusal.trials), planned.trials)) for refusal in refused
+    ]
 
 
 def refuse(refused: Sequence[Refusal]) -> None:
@@ -100,7 +103,7 @@ def _is_every(refused: Sequence[Refusal]) -> bool:
     return len({name for refusal in refused for name in refusal.trials}) == refused[0].num_trials
 
 
-def _common(refused: Collection[str], trials: Sequence[Trial]) -> dict[str, Any]:
+def _common(refused: Set[str], trials: Sequence[Trial]) -> dict[str, Any]:
     """Return settings that the refused trials have, and no others: one, if one tells them apart."""
     first = next(trial for trial in trials if trial.id in refused)
 

@@ -243,7 +243,8 @@ def _read_npy(
     import numpy as np
 
     try:
-        array = np.load(name, allow_pickle=False)
+        # Mapped: a small file that claims a large array is shorter than it.
+        array = np.load(name, mmap_mode="r", allow_pickle=False)
     except (OSError, *DAMAGED) as error:
         raise ValueError(
             f"{name} is not an array of numbers or texts that NumPy can read: {error}."

@@ -45,6 +45,11 @@ class Slurm:
     sbatch: tuple[str, ...] = ()
     srun: tuple[str, ...] = ()
 
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """What a shell obeys, and options of sbatch and srun, which may name a program."""
+        return (*self.setup, *self.sbatch, *self.srun)
+
     def __post_init__(self) -> None:
         for name in (*CHOICES, "sbatch", "srun"):
             value = getattr(self, name)

@@ -155,7 +155,7 @@ def read_study(path: str | Path) -> Study:
         included += file_and_bases(file)
     if study.samples is not None and "file" in study.samples.table:
         included.append(Path(study.samples.table["file"]))
-    check_own(programs_of(study), [Path(path), *included])
+    check_own(programs_of(study), [Path(path), *included], study.slurm.commands)
     return study
 
 

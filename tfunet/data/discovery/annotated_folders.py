@@ -15,6 +15,7 @@ from tfunet.data.discovery.names import SIDES
 from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.formats import OUTLINES
 from tfunet.data.layouts.annotated import read_annotations
+from tfunet.files.regular import open_to_read
 
 # Bytes at the beginning of a file that say what it is.
 HEAD = 2**16
@@ -140,7 +141,7 @@ def other_annotations(root: Path) -> str:
     """Return what annotations are there that are not drawn here, and what to do; "" for none."""
     suffixes = {suffix for suffix, *_ in OTHERS}
     for files in by_kind(sorted(_files(root, tuple(suffixes)))).values():
-        with (root / files[0]).open("rb") as file:
+        with open_to_read(root / files[0]) as file:
             head = file.read(HEAD).decode("utf-8", "replace")
         for suffix, holds, name, how in OTHERS:
             if files[0].lower().endswith(suffix) and re.search(holds, head, re.MULTILINE):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import tifffile
 
@@ -23,6 +24,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """
     check_regular(path)
     with tifffile.TiffFile(path) as file:
+        _other_files(path, file)  # Raises before any of them is opened.
         _check_readable(path, file)
         kinds = {_kind(image) for image in file.series}
         if len(file.series) == 1 or len(kinds) > 1 or file.series[0].kind != "shaped":
@@ -38,13 +40,31 @@ def _checked(path: Path, file: Any) -> Any:
     page = series.keyframe
     itemsize = page.dtype.itemsize if page.dtype else 1
     stored_bytes = path.stat().st_size
-    if file.is_ome:  # Its pixels may lie in other files of the folder.
-        stored_bytes = sum(file.stat().st_size for file in path.parent.iterdir())
+    stored_bytes += sum(other.stat().st_size for other in _other_files(path, file))
     check_claim(series.shape, itemsize, stored_bytes)
     if page.is_tiled:
         check_claim(page.tile, itemsize, stored_bytes, "a tile")
     _check_alike(series)
     return series
+
+
+def _other_files(path: Path, file: Any) -> list[Path]:
+    """Return the files beside an OME-TIFF in which its description says that pixels lie.
+
+    Raises ValueError for files elsewhere, and for those that are none.
+    """
+    text = file.ome_metadata or "" if file.is_ome else ""
+    if "FileName" not in text and "<!" not in text:
+        return []
+    named = {element.get("FileName") for element in ElementTree.fromstring(text).iter()}
+    others = []
+    for name in sorted(name for name in named if name and name != path.name):
+        if Path(name).name != name:
+            raise ValueError(f"its pixels lie in another folder, {name!r}; put the file beside it")
+        if (other := path.with_name(name)).exists():  # tifffile leaves out what is missing.
+            check_regular(other)
+            others.append(other)
+    return others
 
 
 def _check_readable(path: Path, file: Any) -> None:

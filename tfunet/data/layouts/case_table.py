@@ -12,6 +12,7 @@ from tfunet.config.refs import near_match
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import composed
 from tfunet.data.layouts.case_files import Case
+from tfunet.files.regular import read_bytes
 
 KEYS = ("file", "key", "group", "keep")
 
@@ -125,7 +126,7 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     empty fields do not count.
     """
     try:
-        text = composed(_decoded(path.read_bytes()))
+        text = composed(_decoded(read_bytes(path)))
         separators = "\t,;|" if path.suffix.lower() == ".tsv" else ",;\t|"
         if text[:4] == "sep=":  # A spreadsheet's own first line.
             separators, text = text[4], text.partition("\n")[2]

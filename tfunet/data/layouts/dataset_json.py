@@ -171,9 +171,26 @@ def _read_description(
         check_fields(description, kinds)
         labels = description["labels"]
         check_fields({"labels": labels}, {"labels": NAMES if _by_value(labels) else VALUES})
+        _check_inside(description)
     except FieldError as error:
         raise RecordError(path, error) from error
     return description
+
+
+def _check_inside(description: Mapping[str, Any]) -> None:
+    """Raise FieldError for files outside of the data set's folder."""
+    listed = [
+        (f"training[{number}].{key}", pair[key])
+        for number, pair in enumerate(description.get("training", ()))
+        for key in ("image", "label")
+        if isinstance(pair, Mapping) and key in pair
+    ]
+    for field, path in [*listed, ("file_ending", description.get("file_ending", ""))]:
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise FieldError(
+                f"{field}: {path!r} leads out of the data set's folder. Move the file into it, or "
+                "list your files in a table, which may name any (data = 'csv')"
+            )
 
 
 def _by_value(labels: Mapping[str, Any]) -> bool:

@@ -45,6 +45,7 @@ from tfunet.data.preprocess import (
     unnormalised,
 )
 from tfunet.data.source import CaseParts, DataSource, RawCase
+from tfunet.files.regular import read_bytes
 
 # Above this size, reading all files at every start would take too long.
 HASHED_BYTES = 256 * 2**20
@@ -440,6 +441,6 @@ def _fingerprint(root: Path, cases: Sequence[Case], settings: Mapping[str, Any])
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
-    except PermissionError:  # A file in a folder: whoever decodes it reports it.
+        return read_bytes(file)
+    except OSError:  # A file in a folder: whoever decodes it reports it.
         return b""
