@@ -48,9 +48,10 @@ ROUNDINGS = 10
 COARSEST = 2e-2
 # The share of the gradients that must tell something.
 TELLING = 0.75
-# The most of a small step, both ways, and in float64 at all: 2 to 10 s of one core. More are
-# allowed in float32 where they are this share of a step of the run.
-MOST_FLOPS = 2e10
+# The most of a small step, both ways: some seconds of one core. More are allowed in float32 where
+# they are this share of a step of the run. In float64 an operation takes longer.
+MOST_FLOPS = 1e11
+MOST_DOUBLE_FLOPS = 2e10
 SHARE = 1.0
 # A GPU computes so many times as much in the time.
 GPU = 50
@@ -259,7 +260,7 @@ def _precisions(attempt: Attempt, network: Network, size: Size) -> list[str]:
 
     float64 is for steps that are not long. What does not fit into memory is left out.
     """
-    limit = MOST_FLOPS * (GPU if attempt.has_gpus else 1)
+    limit = MOST_DOUBLE_FLOPS * (GPU if attempt.has_gpus else 1)
     given = ["float64"] if size.flops <= limit else []
     backend, parameters = attempt.backend, network.preflight.parameters
     room = psutil.virtual_memory().available / attempt.topology.process_count
