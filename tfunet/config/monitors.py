@@ -23,7 +23,7 @@ LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd", *SEGMENTS)
 # Signed: neither way is better.
 NEITHER = ("volume_difference", INSTANCE_DIFFERENCE)
 MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))
-# Of the pixels of all validation cases together.
+# Scores of the pixels of all validation cases together.
 OF_DATASET = ("dataset_dice", "dataset_iou")
 
 

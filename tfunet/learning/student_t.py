@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Of two values, an interval reaches from a hundredth to a hundred times: it says nothing.
+# An interval of two values reaches from a hundredth to a hundred times: it says nothing.
 MIN_INTERVAL = 3
 CONFIDENCE = 0.95
 

@@ -66,7 +66,7 @@ class SplitNetwork:
     unit: str = "sample"
     gathered: dict[str, Gathered] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
-    # Of the model's layers, in training and not.
+    # The model's layers as a graph, in training (True) and in inference.
     _graphs: dict[bool, keras.Model] = field(default_factory=dict)
     # The model's call, if it is set on the model and not of its class.
     _set_calls: list[Any] = field(default_factory=list)
@@ -135,7 +135,7 @@ class SplitNetwork:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of the layers that calls with parts have run."""
+        """Variables of the layers that calls with parts have run."""
         ops = (op for graph in self._graphs.values() for op in graph.operations)
         return [variable for op in ops for variable in getattr(op, "variables", [])]
 

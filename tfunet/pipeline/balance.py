@@ -14,7 +14,7 @@ import numpy as np
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.schedules import most_live
 
-# Of the layers [begin, end) on a device.
+# What the layers [begin, end) cost on a device.
 Cost = Callable[[int, int, int], float]
 # Times that differ by less are alike: sums of the same numbers in another order.
 SAME = 1e-9

@@ -42,7 +42,7 @@ class ChainLayer:
 
     @property
     def seconds(self) -> float:
-        """Of both passes."""
+        """Seconds of both passes."""
         return self.forward_seconds + self.backward_seconds
 
 
@@ -73,7 +73,7 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """Of both passes of a micro-batch."""
+        """Seconds of both passes of a micro-batch."""
         return self.forward_seconds + self.backward_seconds
 
     def memory_bytes(self, live: int, *, recompute: bool = False) -> int:

@@ -81,7 +81,7 @@ class Node:
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Those that a gradient changes."""
+        """Variables of the layer that a gradient changes."""
         return list(getattr(self.operation, "trainable_variables", []))
 
     @contextmanager

@@ -27,7 +27,7 @@ from tfunet.pipeline.rounds import Traffic
 from tfunet.pipeline.schedules import Action, Orders, waiting
 from tfunet.pipeline.statistics import DeferredStatistics, not_synchronized
 
-# Of targets and outputs of a micro-batch: the mean over its samples.
+# The mean loss over the samples of a micro-batch, from its targets and outputs.
 Loss = Callable[[Any, Any], tf.Tensor]
 # A tape, what it watches beside variables, and what it has seen made of that.
 Taped = tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]

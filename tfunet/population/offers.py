@@ -11,7 +11,7 @@ from tfunet.files.atomic import replacing, writing
 from tfunet.files.typed import DAMAGED, Finite, RecordError, typed
 from tfunet.population.meeting import Meeting
 
-# Of what a trainer says, and of the headers of its arrays.
+# Bytes that a trainer's words and the headers of its arrays may take.
 MOST_WORDS = 2**20
 
 

@@ -50,7 +50,7 @@ from tfunet.process.terminal import counted, lines_of
 from tfunet.record import LOCK, RunFolder
 
 WAYS = ("gaussian", "halo")
-# Of an image that has to be in memory as a whole, less needs no word.
+# A line says so where an image of at least this size has to be in memory as a whole.
 LARGE_BYTES = 2**28
 BEGUN = "begun.json"
 ROWS = ("labels.raw", "probabilities.raw")

@@ -133,7 +133,7 @@ def _reason_against(config: RunConfig) -> str | None:
 def _own_random_numbers() -> Iterator[None]:
     """Draw the same numbers in all processes in the block, and go on afterwards as before it."""
     state, of_numpy = random.getstate(), np.random.get_state()
-    # Of keras.random without a seed; None before the first draw.
+    # What keras.random draws from without a seed; None before the first draw.
     generator = global_state.get_global_attribute(UNSEEDED)
     drawn = None if generator is None else keras.ops.convert_to_numpy(generator.state.value)
     random.seed(0)

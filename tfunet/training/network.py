@@ -247,7 +247,7 @@ def _encoder(config: RunConfig, model: keras.Model) -> Any:
 
 def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
     """Raise ValueError for what would count pixels that are to count for nothing."""
-    names = of_batches(config.metrics)  # Those of whole cases leave these pixels out.
+    names = of_batches(config.metrics)  # Metrics of whole cases leave these pixels out.
     counting = f"metrics={names}" if names else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
         counting = "a train_step of the model's own"

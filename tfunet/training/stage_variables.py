@@ -160,7 +160,7 @@ def build_optimizer(
 @final
 @dataclass(frozen=True, kw_only=True)
 class StageVariables:
-    """Those of one stage; see `Held`.
+    """The variables of one stage; see `Held`.
 
     Args:
         entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
@@ -300,12 +300,12 @@ class Owned:
 
     @property
     def variables(self) -> list[Any]:
-        """All of this process."""
+        """All variables of this process."""
         return [entry.variable for entry in self.entries if self._is_here(entry)]
 
     @property
     def weights(self) -> list[Any]:
-        """Those of them that are the model's."""
+        """The model's variables of this process."""
         return [
             entry.variable for entry in self.entries[: self.num_weights] if self._is_here(entry)
         ]

@@ -25,7 +25,7 @@ from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 # Settings that change neither the network nor its training; ways of training have a name of their
 # own.
 NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
-# Of these, a study may ask for the speed; the others say how a run is watched and recorded.
+# Settings that change no score, and whose speed a study may compare.
 OF_SPEED = ("swap", "swap_host", "swap_disk", "cpu_memory", "gpu_memory", "cores_per_replica")
 # The mean over several regions.
 MEAN = "mean"

@@ -12,7 +12,7 @@ from tfunet.bench.records.trial_states import MANY, SweepStates, TrialState, rea
 from tfunet.process.terminal import columns
 
 Trial = TypeVar("Trial", TrialRecord, TrialState)
-# Of a large sweep, trials in these states have no row, and the others not more than so many.
+# In the table of a large sweep, trials in these states have no row.
 UNREMARKABLE = ("done", "waiting")
 MOST_ROWS = 50
 STATES: tuple[State, ...] = get_args(State)

@@ -88,7 +88,7 @@ def plane_distance(frames: Sequence[Frame]) -> float | None:
     first = frames[0]
     if len(frames) > 1 and first.position is not None and first.directions is not None:
         return float(np.median(np.abs(np.diff([frame.distance for frame in frames]))))
-    offsets = first.dataset.get("GridFrameOffsetVector")  # Of a dose.
+    offsets = first.dataset.get("GridFrameOffsetVector")  # RT Dose has it.
     if len(frames) > 1 and offsets:
         return float(np.median(np.abs(np.diff([float(offset) for offset in offsets]))))
     measures = first.group("PixelMeasuresSequence")
