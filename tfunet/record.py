@@ -292,7 +292,7 @@ class RunFolder:
 
         Args:
             config: What the file holds.
-            keys: Those whose programs are about to run.
+            keys: Keys whose programs are about to run.
         """
         path = self.path / "config.json"
         if programs({key: value for key, value in vars(config).items() if key in keys}):

@@ -64,7 +64,7 @@ class CaseMetric:
         name: As the user wrote it.
         kind: One of PLAIN, or TOLERANT, or OWN.
         tolerance: For `nsd`, in `unit`.
-        unit: Of the tolerance; "px" for pixels.
+        unit: Unit of the tolerance; "px" for pixels.
         overlap: For INSTANCES: two objects are the same if their IoU is larger. None for
             `instance_ap` without a number, the mean over many.
         ref: For OWN: where the user's function is; its name is that of the metric.

@@ -48,7 +48,7 @@ def check_monitors(
 
     Args:
         keys: With callbacks and metrics.
-        regions: Those that are scored.
+        regions: Regions that are scored.
         targets: Numbers that are predicted.
         has_own_logs: Whether code of the user's own may add scores.
     """

@@ -25,7 +25,7 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray) -> Figure:
     shares.
 
     Args:
-        names: Of all classes.
+        names: Names of all classes.
         counts: Voxels (true classes, predicted classes).
     """
     shown = np.flatnonzero(counts.sum(0) + counts.sum(1))

@@ -54,8 +54,8 @@ def tolerances(
 
     Args:
         metrics: As the user named them.
-        unit: Of the pixel sizes; empty where the files do not say it: then tolerances are taken
-            to be in the same unit.
+        unit: Unit of the pixel sizes; empty where the files do not say it: then tolerances are
+            taken to be in the same unit.
         has_spacing: Whether the pixel sizes are known.
 
     Raises ValueError for a length where pixel sizes are not known.

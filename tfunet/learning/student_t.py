@@ -17,7 +17,7 @@ class CaseSpread:
     """A score over cases; NaN where there are too few.
 
     Attributes:
-        cases: Those in which the score is defined.
+        cases: Number of cases in which the score is defined.
         sd: Sample standard deviation, of at least two cases.
         low, high: Confidence interval of the mean, of at least MIN_INTERVAL cases.
     """

@@ -36,7 +36,7 @@ def descend(
     """Return the bottom of an encoder, and its last tensor of each level above; None without one.
 
     Args:
-        name: Of a network in keras.applications.
+        name: Name of a network in keras.applications.
         weights: File of its weights; None for random ones.
         intensity: The values of the image: "zscore" (mean 0, deviation 1), "unit" (0 to 1) or
             "bytes" (0 to 255). They are brought to those that the network expects.

@@ -25,9 +25,9 @@ class Gathered:
     """A layer that runs on the whole tensor, on every device of a group.
 
     Args:
-        name: Of the layer.
+        name: Name of the layer.
         kind: Its class.
-        num_bytes: Of the whole tensors that it reads.
+        num_bytes: Size of the whole tensors that it reads.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SplitNetwork:
         model: A functional or sequential model with one input, or one of a class of its own whose
             `call` only uses layers and operations of Keras.
         mesh: All devices.
-        bounds: Of the parts of the model's input, for each spatial axis.
+        bounds: Bounds of the parts of the model's input, for each spatial axis.
         group: Returns the group of the device that is being traced.
         unit: What is split, in words.
 
@@ -327,8 +327,8 @@ class Groups:
 
     Args:
         mesh: All devices.
-        local: Those of this process.
-        exchange: Of the backend.
+        local: Devices of this process.
+        exchange: The backend's exchange.
     """
 
     def __init__(self, mesh: Mesh, local: range, exchange: ExchangeSwitch) -> None:

@@ -44,7 +44,7 @@ class StageStep:
     """The passes of one stage in one step.
 
     Args:
-        nodes: Of the stage.
+        nodes: Nodes of the stage.
         reads: Numbers of the tensors that it gets: the network's inputs first, then those of
             earlier stages.
         gives: Numbers of those that later stages read.
@@ -265,7 +265,7 @@ class StagedStep:
 
         Args:
             orders: What each device does; see `tfunet.pipeline.schedules`.
-            inputs: Of the network, (batch, ...) each.
+            inputs: Inputs of the network, (batch, ...) each.
             targets: A tensor (batch, ...), or several in any structure.
             recompute: Keep only what stages read of micro-batches that wait, and run them again.
 

@@ -21,7 +21,7 @@ class Offer:
 
     Args:
         score: On the cases that decide the round; None if it is not a number.
-        hyperparameters: Those with which the model was trained, by name.
+        hyperparameters: What the model was trained with, by name.
         is_rounded: Whether the numbers are rounded to bfloat16.
     """
 

@@ -31,7 +31,7 @@ class Cases:
 
     Args:
         source: Their data set.
-        indices: Of each in the data set.
+        indices: The index of each in the data set.
         stems: The name of each, as files have it.
         predictions: The file of each prediction.
         written: The values that they are written in; None for the labels themselves.

@@ -48,7 +48,7 @@ def write_overlay(
         image: Read in parts.
         labels: (first row, one past the last) to the labels of these rows.
         names: A name for each label.
-        title: Of the picture.
+        title: Title of the picture.
     """
     figures = drawing()
     if figures is None:
@@ -84,7 +84,7 @@ def write_errors(
         mask: Labels (*spatial).
         labels: The predicted ones, as the mask.
         names: A name for each label.
-        title: Of the picture.
+        title: Title of the picture.
     """
     from tfunet.data.error_figure import draw_cases
 

@@ -293,7 +293,7 @@ def written_values(network: Network, options: Options) -> MaskValues | None:
 def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]:
     """Return the networks that predict together, and what is removed from their labels.
 
-    Those of a study with a best.json are the ones that it names.
+    The best.json of a study names these networks.
     """
     best = None if (run / "config.json").exists() else read_best(run)
     if best is not None and options.ensemble:

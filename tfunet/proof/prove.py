@@ -230,7 +230,7 @@ class Size:
 
 def _sizes(attempt: Attempt, data: RunData, network: Network) -> list[Size]:
     """Return the sizes of samples to try: the smallest that the network is thought to take, and
-    those of the run. Those that take too long are left out."""
+    those of the run. Sizes that take too long are left out."""
     config, patch = attempt.config, data.task.patch
     steps = small.pooling_steps(network.model, len(patch))
     parts = config.split or (1,) * len(patch)

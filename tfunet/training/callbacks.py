@@ -22,7 +22,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint", "OrbaxCheckpoint")
 class Callbacks:
     """The Keras callbacks of this process, in the order in which a checkpoint keeps their states.
 
-    Those of the configuration come first, then those that the caller of the run has given.
+    First come the configuration's, then those that the caller of the run has given.
     """
 
     def __init__(self, attempt: Attempt, given: Sequence[keras.callbacks.Callback]) -> None:

@@ -51,7 +51,7 @@ class Epoch:
 
     Attributes:
         running_loss: Sum of the losses of its steps in this attempt.
-        losses: Those of the steps that have no row in steps.csv yet.
+        losses: Losses of the steps that have no row in steps.csv yet.
         training_seconds: Duration of its steps in this attempt, without saving and rounds.
     """
 

@@ -163,7 +163,7 @@ class StageVariables:
     """The variables of one stage; see `Held`.
 
     Args:
-        entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
+        entries: The whole run's, in the order of a checkpoint: `num_weights` of the model, then
             the optimizer's.
     """
 
@@ -285,9 +285,9 @@ class Owned:
 
     Args:
         held: What the loop knows of them.
-        entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
+        entries: The whole run's, in the order of a checkpoint: `num_weights` of the model, then
             the optimizers'.
-        optimizers: That of each stage.
+        optimizers: The optimizer of each stage.
         common: For each stage but the first: its states that belong to no variable, each with the
             first one's.
     """

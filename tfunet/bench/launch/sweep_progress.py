@@ -30,11 +30,11 @@ class RunningTrial:
     """A trial that runs now.
 
     Args:
-        seconds: Since its settings were written.
+        seconds: Time since its settings were written.
         epochs: Epochs with a row, and those planned; None if the run is one of steps.
         losses: Training loss of each epoch so far.
         dice: Mean Dice over regions of each evaluation so far.
-        last_line: Of its log.
+        last_line: Last line of its log.
     """
 
     name: str

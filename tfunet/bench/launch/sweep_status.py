@@ -49,7 +49,7 @@ def status(folder: str | Path) -> dict[str, Any]:
 
 
 def status_table(folder: str | Path) -> str:
-    """Return the same as text. Of a sweep of thousands, only trials that ended badly or run have
+    """Return the same as text. In a sweep of thousands, only trials that ended badly or run have
     a row.
     """
     sweep, note = _known(folder)

@@ -23,7 +23,7 @@ class Frame:
     Args:
         dataset: What holds it.
         number: Its place there, from 0.
-        position: Of its first pixel, in mm; None where nothing is said.
+        position: Position of its first pixel, in mm; None where nothing is said.
         directions: (2, 3) unit vectors along a row and along a column; None where nothing is said.
         segment: Which segment it shows; 0 where it shows an image.
     """
