@@ -31,7 +31,7 @@ SETTINGS = {
     "cores_per_replica": 1,
     "time_parts": True,
 }
-# Of mirrored, all replicas are in one process: it has no stragglers that could be told apart.
+# mirrored has all replicas in one process: it has no stragglers that could be told apart.
 BACKENDS = {"mirrored": 1, "multiworker": 2, "horovod": 2}
 PARTS = {
     "input": {"input_seconds": 0.1},

@@ -39,7 +39,7 @@ TRAINED = {
     "replica_batch": 2,
     "steps": 2,
 }
-# Of result.json: what a trial computed, and not how long it took.
+# Keys of result.json: what a trial computed, and not how long it took.
 COMPUTED = ("weights_hash", "samples_hash", "loss", "val_loss", "dice", "iou", "checks")
 STAND_IN = Path(__file__).resolve().with_name("stand_in_trial.py")
 LIMIT_SECONDS = 1800.0

@@ -30,7 +30,7 @@ def verdict(
     """Return one claim: the median of paired ratios against its bound.
 
     Args:
-        name: Of the claim.
+        name: Name of the claim.
         ratios: One for each pair that was measured side by side.
         bound: What the median is held to.
         most: Whether the bound is the most, or else the least, that it may be.

@@ -33,7 +33,7 @@ from tfunet.learning.case_metrics import measure
 
 ROOT = Path(__file__).parents[1]
 EXACT, CLOSE = 0.0, 1e-6
-TOLERANCES = (1.0, 2.0)  # Of normalised surface Dice, in pixels.
+TOLERANCES = (1.0, 2.0)  # Normalised surface Dice's, in pixels.
 SHARES = ("dice", "iou", "volume_difference", "lesion_precision", "lesion_recall")
 DISTANCES = ("hd", "hd95", "assd", *(f"nsd@{tolerance:g}px" for tolerance in TOLERANCES))
 OBJECTS = ("instance_precision", "instance_recall", "instance_f1", "panoptic_quality")

@@ -31,7 +31,7 @@ import measure
 WAYS = ("kept", "host", "disk")
 SIZE = 48
 OPTIONS = {"filters": 16, "levels": 3, "normalization": "none"}
-# Of what is needed with everything kept, about 145 MiB: half of the large tensors go.
+# With everything kept, a step needs about 145 MiB: half of the large tensors go.
 BUDGET = "90MiB"
 STEPS = 4
 IBM_RATIO = 1.38

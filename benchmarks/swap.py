@@ -16,10 +16,10 @@ growth: how much larger a volume, or a batch, trains in a capped arena (swap_gro
 
 Every step counts only where its losses are those of the same step with everything kept, its
 gradients added up in the same order (TensorFlow's own order in a large step hangs on when each
-arrives). Of a peer: those of the step with everything kept as TensorFlow has it. Slabs round sums
-in other last bits, and a network may make much of that: where the losses part by more than is
-allowed, so do those of weights that were nudged by a last bit, half as much or more; and the
-losses of the first step, which no update has parted, are equal to 1 in 100,000.
+arrives). A peer's losses must be those of the step with everything kept as TensorFlow has it. Slabs
+round sums in other last bits, and a network may make much of that: where the losses part by more
+than is allowed, so do those of weights that were nudged by a last bit, half as much or more; and
+the losses of the first step, which no update has parted, are equal to 1 in 100,000.
 """
 
 import argparse

@@ -14,7 +14,7 @@ import math
 import measure
 from swap_runs import PEERS, rank, show, train
 
-# Of each model: n.
+# The n of each model.
 BASE = {"unet3d": 48, "isensee": 48, "unet2d": 256}
 # TFLMS v2's figures for a 3D U-Net and for the batch of a ResNet-50 (ISMM 2019), and where the
 # search ends.

@@ -52,7 +52,7 @@ def locked(name: str, version: str, files: Iterable[Mapping[str, Any]], marker: 
         if file["filename"].endswith(".whl"):
             try:
                 _, release, _, tags = parse_wheel_filename(file["filename"])
-            except InvalidWheelFilename:  # Of an old release.
+            except InvalidWheelFilename:  # Old releases have such names.
                 continue
             if str(release) == version and (taking := set().union(*map(_places, tags))):
                 places |= taking

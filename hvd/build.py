@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HOROVOD_VERSION = "0.28.1"
-# Of its source on PyPI.
+# The hash of its source on PyPI.
 HOROVOD_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 NOT_BUILT = 3
 ASK_DOCTOR = "What to type: tfunet doctor"

@@ -28,7 +28,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         is_interrupt = _number == signal.SIGINT
         signal.signal(_number, signal.default_int_handler if is_interrupt else lambda *_: None)
 
-_states = {}  # Of generators of random numbers that are global in a module of tests.
+_states = {}  # States of random generators that are global in a module of tests.
 # After the fast tests. The longest group first, and at the end tests that any worker takes: with a
 # long group last, one worker would be at work and the other have nothing to do.
 LATE = ("gpu", "slurm", "multiprocess", "slow")

@@ -44,7 +44,7 @@ LOCK = ".lock"
 MODEL = "model.keras"
 WEIGHTS = "model.weights.h5"
 SHOWN_CASES = "shown_cases.npz"  # Planes of three validation cases, for reports.
-SIGNATURE = ".signature"  # Of config.json, if it names programs.
+SIGNATURE = ".signature"  # Signs config.json, if it names programs.
 LOCK_SECONDS = 0.2
 SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
 # Folder beside those of the runs where the trainers of a tournament meet.
@@ -292,7 +292,7 @@ class RunFolder:
 
         Args:
             config: What the file holds.
-            keys: Those whose programs are about to run.
+            keys: Keys whose programs are about to run.
         """
         path = self.path / "config.json"
         if programs({key: value for key, value in vars(config).items() if key in keys}):

@@ -72,7 +72,7 @@ def test_the_file_has_what_both_engines_understand(workflow):
     assert set(table) == {"description", "env", "study", "global.parameters", "merlin"}
     assert [name for name, _ in commands(table)] == ["prepare", *3 * ["trial"], "collect", "report"]
     for entry in table["study"]:
-        # Of keys of Merlin alone Maestro says that they are wrong; ": " ends Merlin's own copy.
+        # Maestro takes keys of Merlin alone for mistakes; ": " ends Merlin's own copy.
         assert set(entry["run"]) <= {"cmd", "depends"}
         assert ": " not in entry["run"]["cmd"]
     names = table["global.parameters"]["TRIAL"]["values"]

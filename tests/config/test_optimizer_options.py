@@ -51,7 +51,7 @@ def test_an_option_of_the_wrong_type_is_refused(name, value, allowed):
 def test_what_keras_takes_is_taken():
     options = {"momentum": 1, "nesterov": 1, "clipnorm": None, "weight_decay": 1e-4, "name": "x"}
     known.check_optimizer_options("sgd", options)
-    # Of an optimizer of one's own, options may mean something else.
+    # A user's own optimizer may give options another meaning.
     known.check_optimizer_options("mine.py:Lookahead", {"momentum": "a", "clipnorm": [1]})
     known.check_optimizer_options("sgd", {"unknown": []})
 

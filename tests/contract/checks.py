@@ -111,7 +111,7 @@ def whole_trace(folder, *, processes, steps, averages):
     assert list(spans) == list(range(processes))
     for rows in spans.values():
         made = [span for span in rows if span.name in ("first step", "step")]
-        # Those after the checkpoint were made again.
+        # Steps after the checkpoint were made again.
         assert {span.step for span in made} == set(range(1, steps + 1))
         for step in made:
             inside = [span for span in rows if span.name in INSIDE and within(span, step)]

@@ -196,14 +196,14 @@ def test_large_model_support_changes_no_result(backend, whole, contract_folder):
 def test_ops_in_slabs_change_no_result(backend, whole, contract_folder):
     if backend == "single":
         return
-    # Those of the network at its full resolution: each chain of ops is unrolled, slab by slab.
+    # Only tensors at the network's full resolution: each chain of ops is unrolled, slab by slab.
     threshold_bytes = 2**16 // replicas(backend)
     few_slabs = f"{runs.HERE / 'few_slabs.py'}:InFewSlabs"
     folder = contract_folder / f"{backend}-slabs"
     run = supported(folder, backend, ["split"], threshold_bytes, few_slabs)
     assert run.exit_code == 0, run.output
     assert re.search(r"swapped, [1-9]\d* split", run.output), run.output
-    # That of the chief; two replicas of one process have a plan each.
+    # The chief says its plan; two replicas of one process have one each.
     in_evaluation = re.findall(r"in evaluation, of the tensors [1-9]\d* split", run.output)
     assert len(in_evaluation) == (2 if backend == "mirrored" else 1), run.output
     checks.same_weights(run, whole)

@@ -74,7 +74,7 @@ def test_weights_samples_losses_and_scores_are_those_of_one_device(resumed, sing
 def test_exchanges_are_timed(backend, resumed):
     has_parts = timed(backend)["time_parts"]
     for process, spans in read_spans(resumed.folder).items():
-        # Those since the run went on.
+        # Only spans since the run went on.
         spans = spans[max(at for at, span in enumerate(spans) if span.name == "start") :]
         exchanges = sorted(
             (span for span in spans if span.name == SPAN), key=lambda one: one.begin_seconds
@@ -98,7 +98,7 @@ def test_exchanges_are_timed(backend, resumed):
         for turn in range(1, PARTS_TURNS):
             before, after = found[: each + turn * of_turn], found[each + turn * of_turn]
             pause = after.begin_seconds - max(span.begin_seconds + span.seconds for span in before)
-            # Of the steps alone in between, half take their median or more.
+            # Half of the steps alone in between take their median or more.
             assert pause > 2 * alone[process][turn - 1]
 
 

@@ -10,7 +10,7 @@ from runs import KILL_STEP, kill_at
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 MODEL = {"model": f"{runs.HERE / 'staged.py'}:build", "model_options": {}}
-# Of either backend: a schedule, and a way to cut.
+# Either backend has a schedule, and a way to cut.
 STAGES = {
     "multiworker": {
         "stages": 2,

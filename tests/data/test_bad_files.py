@@ -73,7 +73,7 @@ def save_zarr(path, pixels, spacing=1.0):
     group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": [level]}]
 
 
-# Of one length: where a file is cut in half must not depend on chance.
+# All have one length: where a file is cut in half must not depend on chance.
 UIDS = (f"1.2.826.0.1.3680043.8.498.{number}" for number in count(10**30))
 
 
@@ -103,7 +103,7 @@ def save_dicom(path, pixels, spacing=1.0):
         pydicom.dcmwrite(path / f"{next(UIDS)}.dcm", one, enforce_file_format=True)
 
 
-# Of each format: what to write with, the pattern's end, the shape, and whether it holds floating
+# For each format what to write with, the pattern's end, the shape, and whether it holds floating
 # point, pixel sizes and channels.
 FORMATS = {
     "png": (save_pillow, ".png", (40, 48), ("colours",)),

@@ -34,7 +34,7 @@ def test_places_are_those_of_the_labels_however_the_mask_is_cut(monkeypatch):
         for cuts in ((1, 2), (17,), range(1, 40)):
             for one, other in zip(whole, places_of(mask, cuts), strict=True):
                 np.testing.assert_array_equal(one, other)
-    # Those that are left are spread over the whole mask.
+    # The voxels that are kept are spread over the whole mask.
     assert np.histogram(whole[0], 4, (0, mask.size))[0].min() > 70
 
 

@@ -142,7 +142,7 @@ def test_colours_of_classes_differ_from_each_other_and_from_those_of_errors():
     for vision in blind:
         assert least_distance(COLOURS[:11], COLOURS[:11], vision) > 10
     for vision in VISIONS:
-        # Of more classes, errors have the colours of the classes.
+        # With more classes, errors have the colours of the classes.
         assert least_distance(COLOURS[:3], wrong, vision) > 20
 
 

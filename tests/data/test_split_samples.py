@@ -37,7 +37,7 @@ AUGMENTATIONS = [
 ]
 
 
-# Of six parts: a corner, one that is none, and the last.
+# Six parts: a corner, one that is none, and the last.
 @pytest.mark.parametrize("augmentation", AUGMENTATIONS, ids=str)
 @pytest.mark.parametrize(("split", "devices"), [((2, 1), range(4)), ((3, 2), (0, 3, 11))])
 def test_devices_get_the_parts_of_the_samples_of_one_device(cases, split, devices, augmentation):

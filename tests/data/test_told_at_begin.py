@@ -91,5 +91,5 @@ def test_a_prediction_names_classes_and_their_values_in_masks(config, tmp_path):
         "1": {"name": "sky", "mask_values": [0]},
         "2": {"name": "road", "mask_values": [3, 4]},
     }
-    # Of a record without names, only the numbers are known.
+    # A record without names tells only the numbers.
     assert classes(config(), (), ())["2"] == {"name": "2"}

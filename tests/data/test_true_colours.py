@@ -12,7 +12,7 @@ from tfunet.data.preprocess import resize_linear
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.true_colours import true_colours
 
-# Of high contrast, so that smoothing changes the deviation.
+# Contrast is high, so that smoothing changes the deviation.
 SCENE = np.random.default_rng(0).choice([20, 90, 230], (40, 48, 3)).astype(np.float32)
 STATISTICS = ["zscore", "zscore_nonzero", {"clip": [0, 100]}]
 GIVEN = ["none", [0, 255], {"mean": [90, 80, 70], "deviation": [9, 8, 7]}]

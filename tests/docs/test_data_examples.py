@@ -43,7 +43,7 @@ def test_volumes_are_checked_and_trained_on(name, place, capsys):
     pixels, _ = source.read_case(0)
     if name == "scans.toml":
         assert pixels.shape == (12, 20, 24, 1)
-        # Of the whole data set: no image has mean 0 by itself.
+        # The whole data set has mean 0: no image has by itself.
         assert abs(float(pixels.mean())) > 0.1
     else:
         assert pixels.shape == (*SHAPE, 2)

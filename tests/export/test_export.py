@@ -97,7 +97,7 @@ def test_swap_traffic_is_exported_for_tensorboard(tmp_path):
     out = tmp_path / "out"
     assert main(["export", str(tmp_path / "sweep"), "--to", "tensorboard", "--out", str(out)]) == 0
     by_name = {path.parent.name: swap_scalars(path) for path in out.glob("*/events*")}
-    # Of the larger of two plans, at the end of each epoch.
+    # The larger of two plans counts, at the end of each epoch.
     ends = [int(row["steps"]) for row in read_rows(traced / "epochs.csv")]
     planned = {
         "swap/copied_out_bytes": 20 * MIB,
@@ -114,7 +114,7 @@ def test_swap_traffic_is_exported_for_tensorboard(tmp_path):
     for name, value in (planned | measured).items():
         assert one.pop(name) == [(end, pytest.approx(value)) for end in ends]
     assert one == {}
-    for name, others in by_name.items():  # Of runs that were not traced.
+    for name, others in by_name.items():  # Runs that were not traced.
         has_support, is_measured = "24mib" in name, name.startswith("single")
         told = planned | (measured if is_measured else {}) if has_support else {}
         assert sorted(others) == sorted(told)

@@ -44,7 +44,7 @@ class Scaled:
         (ops.relu, True),
         (ops.softmax, True),
         (tf.nn.silu, True),
-        (lambda x: ops.log(x), True),  # Of some values there is none.
+        (lambda x: ops.log(x), True),  # Some values have no logarithm.
         (partial(keras.activations.leaky_relu, negative_slope=0.3), True),
         (Scaled(), True),
         (layers.LeakyReLU(0.1), True),

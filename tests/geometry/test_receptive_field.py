@@ -200,7 +200,7 @@ class _Same(keras.layers.Conv2D):
 
 
 class Pad(keras.layers.Layer):
-    """Of another's, whose name is that of an operation of Keras."""
+    """Somebody else's layer, with the name of an operation of Keras."""
 
     pad_width = ((0, 0),) * 4
 

@@ -88,7 +88,7 @@ def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
     def several(image, where):
         return tf.gather(image, tf.cast(where, tf.int32)), image * 2.0
 
-    # Of nothing no number can be picked.
+    # No number can be gathered from nothing.
     ops = traced(several, (0, 8), (4,))
     multiply = traced(several, (4, 8), (4,))["Mul"]
     taken = take([Kind(ops["GatherV2"]), Kind(multiply)])

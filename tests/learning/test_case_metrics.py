@@ -26,12 +26,12 @@ def box(shape, *ranges):
 def test_a_square_moved_by_one_pixel():
     truth, predicted = box((8, 8), (2, 5), (2, 5)), box((8, 8), (2, 5), (3, 6))
     found = values(predicted, truth)
-    # Of 3 x 3 pixels the outer 8 are the surface, and 6 pixels are in both squares.
+    # The outer 8 of 3 x 3 pixels are the surface, and 6 pixels are in both squares.
     assert found["dice"] == pytest.approx(12 / 18)
     assert found["iou"] == pytest.approx(6 / 12)
     assert found["hd"] == 1
-    # Of the true surface the 3 pixels on the left are 1 away, and the one that is the middle of the
-    # predicted square; of the predicted one the mirror image of that.
+    # The 3 left pixels of the true surface are 1 away, and so is the one in the middle of the
+    # predicted square; the predicted surface has the mirror image of that.
     assert found["assd"] == pytest.approx(2 * 4 / 16)
     assert found["nsd@1px"] == 1
     assert values(predicted, truth, names=["nsd@0.5px"]) == {"nsd@0.5px": 0.5}
@@ -90,7 +90,7 @@ def test_objects():
 
 def test_true_objects_that_touch_are_told_apart_by_their_numbers():
     numbers = 7 * box((9, 20), (1, 5), (1, 5)) + 9 * box((9, 20), (1, 5), (5, 9))
-    truth = numbers > 0  # Of a third object only a pixel is in the region.
+    truth = numbers > 0  # Only a pixel of a third object is in the region.
     numbers[8] = 3
     truth[8, 19] = True
     predicted = box((9, 20), (1, 5), (1, 5)) | box((9, 20), (1, 5), (6, 9))
@@ -99,7 +99,7 @@ def test_true_objects_that_touch_are_told_apart_by_their_numbers():
     recall, precision, quality, lesions, arand = measure(metrics, predicted, truth, None, numbers)
     assert (recall, precision, quality) == (2 / 3, 1, pytest.approx((1 + 12 / 16) / 2.5))
     assert lesions == 1 / 2  # Lesions are components.
-    # Of the missed column, whose nearest predicted object is to the left or to the right.
+    # The missed column's nearest predicted object is to the left or to the right.
     assert arand < measure(metrics, predicted, truth, None)[-1]
     joined = measure(metrics, truth, truth, None)
     assert joined == [1, 1, 1, 1, 0]
@@ -116,7 +116,7 @@ def test_a_border_between_objects_is_an_object_of_its_own():
     metrics, nothing = case_metrics(names), np.zeros_like(border)
     assert measure(metrics, border, border, None, numbers) == [1, 1, 1, 0, 0]
     assert measure(metrics, nothing, border, None, numbers) == [0, 0, 0, -1, 1]
-    # Of cells and border together the border is in no object.
+    # In cells and border together, the border is in no object.
     both = cells | border
     f1, ap, quality, difference, _ = measure(metrics, both, both, None, numbers)
     assert (f1, ap, quality, difference) == (0, 0, 0, -1)

@@ -65,7 +65,7 @@ def test_a_tube_of_any_width_has_one_centre_line(width):
 @pytest.mark.parametrize(
     ("parts", "length"),
     [
-        # Of the first, scikit-image keeps the line of the bulb only, of the second that of a half.
+        # scikit-image keeps the line of the bulb only in the first, and of a half in the second.
         ([((2, 50), (4, 6), (4, 6)), ((50, 56), (3, 6), (3, 6))], 48),
         ([((2, 30), (4, 8), (4, 8)), ((30, 58), (5, 9), (4, 8))], 50),
     ],

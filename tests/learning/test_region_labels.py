@@ -20,7 +20,7 @@ from tfunet.learning.region_labels import region_labels
         ),
         # The first label as it is written in the region.
         ({"core": (3, 1)}, [("core", 3)]),
-        # Of regions apart, the later one is written over the earlier one, though it is larger.
+        # The later one of regions apart is written over the earlier one, though it is larger.
         ({"cell": (2,), "vessel": (1, 3)}, [("cell", 2), ("vessel", 1)]),
         # A right order is kept: the part of the first before the second.
         (

@@ -34,7 +34,7 @@ def test_devices_of_a_group_have_a_stage_and_in_it_a_part():
 
 
 def test_pairs_are_the_devices_that_exchange():
-    # Those of a column, and those that have a stage.
+    # Devices of a column exchange, and devices that have the same stage.
     assert Mesh(stages=3).pairs == [(0, 1), (0, 2), (1, 2)]
     assert Mesh(split=(2, 1), stages=2).pairs == [(0, 1), (0, 2), (1, 3), (2, 3)]
     assert Mesh(groups=2, stages=2).pairs == [(0, 1), (0, 2), (1, 3), (2, 3)]

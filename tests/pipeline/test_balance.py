@@ -240,7 +240,7 @@ def test_no_cut_around_a_split_stage_is_better(seed):
     network, devices = chain(times), draw.randint(2, 4)
     found = bottleneck(network, devices)
     results = []
-    # Of a network of few layers some devices get none.
+    # Some devices get no layer of a small network.
     for parts in range(1, devices - found.width + 2):
         for cuts in all_cuts(network, parts):
             seconds = [

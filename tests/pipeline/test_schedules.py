@@ -200,7 +200,7 @@ def test_orders_of_training_do_every_pass_and_need_no_times(stages, micro):
 
 
 def test_only_micro_batches_that_wait_are_recomputed():
-    # Those of the last stage do not wait in 1f1b: their backward passes follow at once.
+    # Micro-batches do not wait in the last stage of 1f1b: their backward passes follow at once.
     assert waiting(one_f_one_b(3, 4)) == {0: {0, 1, 2, 3}, 1: {0, 1, 2, 3}}
     assert waiting(gpipe(2, 3)) == {0: {0, 1, 2}, 1: {0, 1, 2}}
     assert waiting(gpipe(3, 1)) == {}

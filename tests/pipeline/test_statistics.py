@@ -104,7 +104,7 @@ def test_every_call_of_a_layer_counts_and_frozen_ones_do_not():
     assert len(moving(model)) == 8
     for one, two in zip(moving(model), moving(alone), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-12)
-    assert [np.ptp(moment) for moment in moving(model)].count(0.0) == 2  # Those of the frozen one.
+    assert [np.ptp(moment) for moment in moving(model)].count(0.0) == 2  # The frozen one's.
 
 
 class Seen(layers.Layer):

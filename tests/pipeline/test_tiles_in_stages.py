@@ -22,7 +22,7 @@ from tfunet.pipeline.part_network import part_network
 from tfunet.pipeline.schedules import homes
 
 SHAPE, SAMPLES, CLASSES = (28, 20), 2, 3
-TILING = (3, 1)  # Of 10, 8 and 10 rows.
+TILING = (3, 1)  # Tiles have 10, 8 and 10 rows.
 
 pytestmark = pytest.mark.usefixtures("float64")
 

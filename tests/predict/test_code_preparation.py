@@ -54,7 +54,7 @@ def test_new_files_are_prepared_as_the_code_does(pairs, capsys):
     for case in "abcd":
         labels = read_image(pairs / f"predicted/{case}.png")
         assert 0 < labels.mean() < 1
-        # Those of the images that the code itself prepared.
+        # The code itself prepared the images for the second ones.
         np.testing.assert_array_equal(labels, read_image(pairs / f"scored/predictions/{case}.tif"))
 
 

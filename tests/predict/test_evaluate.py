@@ -333,7 +333,7 @@ def test_what_is_no_data_set_is_refused(local_run, tmp_path, capsys):
 
 
 def test_a_report_shows_cases_in_colour(local_run, folder):
-    """Those of the files, though each channel was normalised."""
+    """The colours are those of the files, though each channel was normalised."""
     (case, *_) = read_shown_cases(local_run).cases
     pixels = tifffile.imread(folder / f"{case.case_id}_image.tif").astype(np.float32)
     shown = case.planes[0].image

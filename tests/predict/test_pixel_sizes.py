@@ -23,7 +23,7 @@ TRAINED = ((1.0, 0.5), (1.0, 0.8))
         ((0.8, 0.6), "mm", True),
         ((1000.0, 600.0), "µm", False),
         ((1000.0, 600.0), "mm", True),
-        ((4.0, 4.0), "", False),  # Of what, nobody knows.
+        ((4.0, 4.0), "", False),  # The unit is not known.
         (None, "mm", False),
         ((4.0, 4.0, 4.0), "mm", False),
     ],

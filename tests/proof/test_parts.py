@@ -25,7 +25,7 @@ NAN, INF = np.nan, np.inf
     [
         ([1.0, 2.0], [1.0, 2.0], 0.0, 0.0),
         ([1.0, 2.0], [1.0, 1.0], 0.0, 0.5),
-        ([-4.0, 2.0], [-4.0, 1.0], 0.0, 0.25),  # Of the largest size, not the largest number.
+        ([-4.0, 2.0], [-4.0, 1.0], 0.0, 0.25),  # Signs do not count.
         ([0.0], [1e-9], 0.0, 1.0),
         ([0.0], [1e-9], 1.0, 1e-9),
         ([0.0, 0.0], [0.0, 0.0], 0.0, 0.0),
@@ -81,9 +81,9 @@ def test_gradients_are_compared_variable_by_variable(one, other, shares):
     ("before", "one", "other", "share"),
     [
         ([10.0], [10.1], [10.1], 0.0),
-        ([10.0], [10.2], [10.1], 0.5),  # Of the change, not of the value.
+        ([10.0], [10.2], [10.1], 0.5),  # A share of the change, not of the value.
         ([10.0], [10.0 + 1e-9], [10.0], 1e-4),  # A change that is nothing but rounding.
-        (None, [10.0], [5.0], 0.5),  # Of an optimizer, which begins with nothing.
+        (None, [10.0], [5.0], 0.5),  # An optimizer begins with nothing.
         (None, [True], [False], INF),
         (None, [True], [True], 0.0),
         ([0.0], [0.0], [NAN], INF),
@@ -336,7 +336,7 @@ def test_proof_is_kept_for_the_run_and_its_sweep(tmp_path):
     assert kept.read(other, "key") == KEPT
 
 
-# Of what another one says, nothing is believed that cannot be.
+# What cannot be is not believed of another's record.
 WRONG = ({"is_proved": False}, {"left_out": "all"}, {"patch": [0]}, {"seconds": 1e999}, {"more": 1})
 
 

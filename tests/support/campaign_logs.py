@@ -15,7 +15,7 @@ PUBLISHED = {
 ONE_GPU = {"": 37.6, "hvd_": 36.0}
 
 
-# Of the first, about as long on any number.
+# Seconds of the first epoch, about as many on any number of GPUs.
 FIRST = 45.0
 
 

@@ -17,7 +17,7 @@ from tfunet.record import RunFolder
 CAP = "200MiB"
 
 
-# Of the largest size that trains in each way, and times as long as with everything kept.
+# The largest size that trains in each way, and times as long as with everything kept.
 LARGEST = {None: 48, "auto": 48, "0.5": 80}
 
 

@@ -158,7 +158,7 @@ def recurrent():
     return keras.Model(image, layers.Conv3D(CLASSES, 1)(x))
 
 
-# Of each family its smallest network, and up to which layer: what follows is more of the same, and
+# The smallest network of each family, and up to which layer: what follows is more of the same, and
 # takes long to trace.
 APPLICATIONS = {
     "ConvNeXtTiny": "convnext_tiny_stage_1_block_0_identity",

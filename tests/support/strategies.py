@@ -14,7 +14,7 @@ from tfunet.swap.plan.timeline import moved, overlap
 from tfunet.swap.search.candidates import Candidates
 from tfunet.swap.search.strategy import Strategy
 
-# Of each op and of each copy of `AllThatMayGo`: its plan is the same on any machine.
+# Each op and each copy of `AllThatMayGo` takes so long: its plan is the same on any machine.
 OP_SECONDS, COPY_SECONDS = 1e-4, 1e-3
 
 

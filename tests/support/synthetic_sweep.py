@@ -243,7 +243,7 @@ def write_swap_sweep(folder: Path, swaps: tuple[str, ...] = ("none", "24MiB")) -
             peak_device_bytes=[used - MIB, used] if config.backend == "single" else [None],
         )
         if config.swap is not None:
-            # Of a process with two replicas the second one's plan, and a smaller one before it.
+            # A process with two replicas has the second one's plan, and a smaller one before it.
             scope = "replica_1/" if config.num_replicas > 1 else ""
             plans = [made_up_plan(scope=scope, scale=1), made_up_plan(scope=scope, scale=2)]
             measured = Measured(why_not="made up")

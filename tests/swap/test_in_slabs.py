@@ -58,7 +58,7 @@ def test_training_in_slabs_is_training(kind):
 splittable = split.splittable
 
 
-# Of each kind, tensors that may not be split. Of the latter two something large cannot be.
+# Tensors of each kind that may not be split. Something large of the latter two cannot be.
 @pytest.mark.parametrize(
     ("kind", "whole"), [("unet, batch", "down1"), ("separable", "none"), ("own train_step", "none")]
 )

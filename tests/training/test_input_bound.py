@@ -41,7 +41,7 @@ def test_the_share_is_the_median_of_pairs():
 
 
 def test_what_is_noise_is_not_called_faster_than_the_bound():
-    # Of a run that hardly waits, nothing is to be said.
+    # A run that hardly waits has no line.
     assert [share_line(pairs) for pairs in ([(1.0, 1.7)], [(1.0, 0.91)], [])] == ["", "", ""]
     assert "with all data in memory they take 50% less time" in share_line([(2.0, 1.0)])
 

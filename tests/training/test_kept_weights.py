@@ -135,7 +135,7 @@ def test_test_callbacks_are_called_around_each_evaluation_as_keras_does(tmp_path
 
 @pytest.mark.multiprocess
 def test_kept_networks_load_in_keras_alone(tmp_path):
-    """That of tfunet and one of the user's own, and what a callback keeps of them."""
+    """A network of tfunet and one of the user's own, and what a callback keeps of them."""
     (tmp_path / "mine.py").write_text(MINE)
     best = {"name": "ModelCheckpoint", "filepath": "{folder}/best.keras"}
     shared = {**SETTINGS, "epochs": 1, "callbacks": [best], "cache_dir": str(tmp_path / "cache")}

@@ -256,7 +256,7 @@ def test_saved_model_is_loaded_and_code_in_it_is_not_run(tmp_path):
         make_model(str(tmp_path / "net.keras"), **{**known, "options": {"filters": 2}})
 
 
-# Of a CPU, TensorFlow counts memory under a cap only, which a process has from its start.
+# TensorFlow counts a CPU's memory under a cap only, which a process has from its start.
 PEAK = """
 import numpy as np, tensorflow as tf, keras
 from tfunet.learning import losses

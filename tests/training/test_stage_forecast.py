@@ -38,7 +38,7 @@ def test_what_is_kept_for_the_gradient_counts_until_then():
             output = tf.exp(tf.sin(tf.exp(batch)))
         return [tf.reduce_sum(tape.gradient(output, batch))]
 
-    # Of both exponentials the output, of the sine the input; the last gradient takes over one.
+    # Both exponentials keep the output, the sine the input; the last gradient takes over one.
     assert forecast(step) == 3 * ROWS
 
 

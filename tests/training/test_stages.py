@@ -260,7 +260,7 @@ def test_holders_of_a_stage_share_statistics_and_are_found_where_their_weights_d
     results = Together(4).run(device)
     assert all(is_same for _, is_same in results)
     for found in results[0][0]:
-        np.testing.assert_array_equal(found, [mean, mean])  # Of the devices with stage 1.
+        np.testing.assert_array_equal(found, [mean, mean])  # The mean of the devices with stage 1.
 
 
 def test_processes_with_different_variables_are_refused():

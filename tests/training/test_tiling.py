@@ -151,7 +151,7 @@ def test_gradients_losses_and_metrics_are_those_of_whole_samples(float64, build,
 @pytest.mark.parametrize(
     ("how", "tolerance"),
     [
-        # That of mixed_float16, which divides the sum of all tiles by its scale.
+        # The optimizer of mixed_float16 divides the sum of all tiles by its scale.
         ({"loss": ignoring_a_label, "optimizer": scaled_loss}, 1e-12),
         # The losses of tfunet compute in float32.
         ({"loss": lambda: CrossEntropy([1.0, 2.0, 5.0])}, 1e-6),
@@ -386,7 +386,7 @@ def test_a_tournament_on_tiles_is_that_of_whole_samples(tmp_path):
         },
     }
     rounds, epochs, weights = [], [], []
-    # Of uneven sizes.
+    # The tiles have uneven sizes.
     for name, tiling in (("tiles", (3, 2)), ("whole", ())):
         first, second = (RunConfig(**settings, tiling=tiling, seed=seed) for seed in (0, 1))
         folder = tmp_path / name

@@ -46,7 +46,7 @@ def test_metrics_of_cases_agree_with_counts_of_windows(tmp_path):
         metrics=(*names, "sparse_categorical_accuracy"),
     )
     run(config, SingleDevice(Launch()), tmp_path / "run")
-    # Of two validation cases the worse one is the median, too.
+    # The worse one of two validation cases is the median, too.
     shown = read_shown_cases(tmp_path / "run")
     assert [case.planes[0].labels.shape for case in shown.cases] == [(40, 40)] * 2
     table = rows(tmp_path / "run")

@@ -67,10 +67,10 @@ class Comparison:
     """What a study says about ways to predict.
 
     Args:
-        names: Of the configurations.
-        cases: Of each way, its predictions against the masks; in the same order of cases.
-        alone: Of each way in which several runs predict a case: the mean Dice of these runs, each
-            by itself, (cases, regions).
+        names: Names of the configurations.
+        cases: Predictions against the masks in each way; in the same order of cases.
+        alone: Mean Dice (cases, regions) of single runs, for each way in which several runs predict
+            a case.
         label_names: A name for each label.
         notes: What the user must know.
         has_background: Whether there is a label that removed components get.

@@ -132,7 +132,7 @@ def predict(
         out: Folder to write to.
         on_bad_sample: "refuse", or "skip": leave out images that do not fit, with a warning.
         trust: Run the programs that the record names, even if it is not yours.
-        **options: Those of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
+        **options: Options of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
 
     Returns the files with the labels. Raises ValueError for a mistake in run, images or options,
     and WriteError if a file cannot be written.
@@ -174,7 +174,7 @@ def evaluate(
         on_bad_sample: "refuse", or "skip": leave out cases that cannot be used, with a warning.
         pictures: "some" cases are drawn with their errors, or "all".
         trust: Run the programs that the record names, even if it is not yours.
-        **options: Those of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
+        **options: Options of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
 
     Returns the scores: `rows` of cases, `regions` and `table()`. Raises ValueError for a mistake in
     run, data or options, and WriteError if a file cannot be written.

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tfunet.performance.largest_fitting import Candidate
 
 STEPS = 1000
-# Of the memory; the rest is for gaps between blocks, and for what convolutions take for a moment.
+# The share of the memory that may be filled. The rest is for gaps between blocks, and for what
+# convolutions take for a moment.
 SHARE = 0.85
 
 

@@ -8,7 +8,7 @@ from typing import final
 
 from tfunet.config.refs import check_reference, near_match
 
-# Of single objects; they may say how much of two objects must overlap.
+# Metrics of single objects; they may say how much of two objects must overlap.
 INSTANCES = (
     *("instance_precision", "instance_recall", "instance_f1", "instance_ap", "panoptic_quality"),
 )
@@ -16,9 +16,9 @@ INSTANCES = (
 INSTANCE_DIFFERENCE = "instance_difference"
 # Predicted volume less the true one.
 VOLUME_DIFFERENCE = "volume_difference"
-# Of cells that membranes keep apart.
+# Metrics of cells that membranes keep apart.
 SEGMENTS = ("arand", "vi_split", "vi_merge")
-# Those that need no tolerance.
+# Metrics that need no tolerance.
 PLAIN = (
     *("dice", "iou", "hd", "hd95", "assd"),
     *("lesion_precision", "lesion_recall", "lesion_f1", VOLUME_DIFFERENCE),
@@ -27,11 +27,11 @@ PLAIN = (
     "cldice",
     *SEGMENTS,
 )
-# Those that are no shares between 0 and 1.
+# Metrics that are no shares between 0 and 1.
 NO_SHARES = (
     *("hd", "hd95", "assd", VOLUME_DIFFERENCE, INSTANCE_DIFFERENCE, "vi_split", "vi_merge"),
 )
-# Those in the unit of the pixel size.
+# Metrics in the unit of the pixel size.
 LENGTHS = ("hd", "hd95", "assd", VOLUME_DIFFERENCE)
 TOLERANT = "nsd"
 OWN = "own"
@@ -64,7 +64,7 @@ class CaseMetric:
         name: As the user wrote it.
         kind: One of PLAIN, or TOLERANT, or OWN.
         tolerance: For `nsd`, in `unit`.
-        unit: Of the tolerance; "px" for pixels.
+        unit: Unit of the tolerance; "px" for pixels.
         overlap: For INSTANCES: two objects are the same if their IoU is larger. None for
             `instance_ap` without a number, the mean over many.
         ref: For OWN: where the user's function is; its name is that of the metric.

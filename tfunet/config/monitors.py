@@ -23,7 +23,7 @@ LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd", *SEGMENTS)
 # Signed: neither way is better.
 NEITHER = ("volume_difference", INSTANCE_DIFFERENCE)
 MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))
-# Of the pixels of all validation cases together.
+# Scores of the pixels of all validation cases together.
 OF_DATASET = ("dataset_dice", "dataset_iou")
 
 
@@ -48,7 +48,7 @@ def check_monitors(
 
     Args:
         keys: With callbacks and metrics.
-        regions: Those that are scored.
+        regions: Regions that are scored.
         targets: Numbers that are predicted.
         has_own_logs: Whether code of the user's own may add scores.
     """

@@ -50,7 +50,7 @@ def _words(error: BaseException) -> str:
 
 def _place(error: BaseException, file: str) -> str:
     """Return the line of the user's program at which an error arose, ", in FILE, line N: code."."""
-    # That of eval and exec is "<string>"; the line that calls them says more.
+    # Code in eval and exec has the file name "<string>"; the line that calls them says more.
     named = error.filename if isinstance(error, SyntaxError) else None
     if isinstance(error, SyntaxError) and isinstance(named, str) and Path(named).is_file():
         return _line(named, error.lineno if isinstance(error.lineno, int) else 0)

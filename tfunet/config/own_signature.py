@@ -24,7 +24,7 @@ def check_source(kind: str, ref: str, options: Collection[str], fixed: Collectio
         kind: In words: "model", "data set".
         ref: What the user wrote.
         options: The keyword arguments that the user gives.
-        fixed: Those that tfunet gives.
+        fixed: The keyword arguments that tfunet gives.
     """
     file, is_in_file, name = ref.rpartition(".py:")
     if not is_in_file or not name.isidentifier():

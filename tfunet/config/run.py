@@ -68,7 +68,7 @@ class RunConfig(
             self._check_stages()
         if self.tiling:
             self._check_tiling()
-        if ":" not in self.model:  # Of a model of a user's own, options may mean something else.
+        if ":" not in self.model:  # A user's own model may give options another meaning.
             self._check_model_options()
         if self.patch is not None:
             check_split(self.split, self.patch)

@@ -39,7 +39,7 @@ class Entry:
 
     Args:
         path: Its folder.
-        num_bytes: Of all its files.
+        num_bytes: Size of all its files.
         used_seconds: When it was last opened (Unix time); 0 if it was never complete.
     """
 

@@ -23,7 +23,7 @@ from tfunet.data.source import CaseParts, DataSource
 from tfunet.geometry.windows import padding_before
 from tfunet.machine.cores import usable_cores
 
-Rows = tuple[memoryview, memoryview]  # Of the image and of the mask.
+Rows = tuple[memoryview, memoryview]  # Bytes of the image, and of the mask.
 
 
 def write_cases(

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from tfunet.learning.confusion import accuracies
 
-# Of more classes, numbers would be too small to read.
+# With more classes, numbers would be too small to read.
 MOST_WITH_NUMBERS = 20
 # Inches of a class, at most and at least, of all classes, and of a letter of a name.
 CELL, LEAST_CELL, SIDE, LETTER = 0.8, 0.2, 6.6, 0.075
@@ -25,7 +25,7 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray) -> Figure:
     shares.
 
     Args:
-        names: Of all classes.
+        names: Names of all classes.
         counts: Voxels (true classes, predicted classes).
     """
     shown = np.flatnonzero(counts.sum(0) + counts.sum(1))
@@ -46,7 +46,7 @@ def draw_confusion(names: Sequence[str], counts: np.ndarray) -> Figure:
         cmap=colours,
         vmin=0,
         vmax=100,
-        # Of many classes, a page would hold a shape for each cell.
+        # As vectors, many cells would be as many shapes in the page.
         rasterized=num > MOST_WITH_NUMBERS,
     )
     axes.set_aspect("equal")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHOWN_DEFECTS = 20
-# Of them, in a refusal of what they left.
+# Lines about cases that were left out, where the others are refused.
 NAMED_DEFECTS = 5
-# Of the files with one cause, in a message that must stay short.
+# Files named for one cause, beside the first, where a message must stay short.
 SHOWN_FILES = 3
 ADVICE = (
     'Correct or remove these files, or leave out their cases: on_bad_sample = "skip" in the '

@@ -100,7 +100,7 @@ def read_header(
         alpha: As in `read_image`.
         mask: Whether the file is a mask, which has the same axes, with channels or without.
         beside: Spatial shape of a mask's image: a further axis of the mask is its channels.
-        image: Of the mask's image: a DICOM segmentation (SEG) is placed on its pixels.
+        image: Header of the mask's image: a DICOM segmentation (SEG) is placed on its pixels.
 
     Raises BadFileError for a file that cannot be read.
     """
@@ -262,7 +262,7 @@ def read_mask(
         colours: Whether the mask's colours are its values.
         fractions: Whether the values need not be whole numbers.
         channel_values: Number of channels to the value that each stands for, in a one-hot mask.
-        axes: Those of the images.
+        axes: Letters for the axes of the images.
         beside: As in `read_header`.
         image: As in `read_header`.
 

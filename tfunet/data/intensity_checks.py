@@ -22,7 +22,7 @@ FEW = 0.01
 # Deviations from the mean within which values are likely.
 LIKELY = 10
 
-# Of a constant around what there is to see, which is not 0.
+# If a larger share of pixels has the value of the first one, it is what lies outside.
 OUTSIDE = 0.2
 
 

@@ -42,7 +42,7 @@ class LazyImage:
             (*box) of a mask. Raises ValueError that names the file if it cannot be used.
         by_parts: Whether `read` reads no more of the file than it needs.
         spacing: Pixel size along `shape`, where the file states one.
-        unit: Of `spacing`; empty where the file does not say.
+        unit: Unit of `spacing`; empty where the file does not say.
         in_colour: Whether pictures show the first three channels as red, green and blue.
     """
 

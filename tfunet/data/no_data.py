@@ -51,5 +51,5 @@ def _marked(pixels: np.ndarray, nodata: float | None) -> np.ndarray | None:
             same = np.abs(pixels - pixels.dtype.type(nodata)) <= TOLERANCE * abs(nodata)
     else:
         same = pixels == nodata
-    # Of colours in 8 bits any one may have that value where there is data, as black has 0.
+    # In 8 bits a single channel may have that value where there is data, as pure red has 0.
     return same.all(-1) if pixels.dtype.itemsize == 1 else same.any(-1)

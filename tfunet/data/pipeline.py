@@ -314,7 +314,7 @@ class EvaluationPipeline:
     def _windows(self) -> np.ndarray:
         """One row a window: its case in `validation`, start in the cache, core start, core stop.
 
-        Of a tile, its own part's start and stop follow.
+        The row of a tile goes on with the start and stop of the tile's own part.
         """
         rows = []
         for position, case in enumerate(self.validation):

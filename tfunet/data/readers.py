@@ -77,7 +77,7 @@ def window_reader(
     images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
 
     def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # Of each index of the first axis, the needed range of the second, which is contiguous.
+        # At each index of the first axis, the needed range of the second is contiguous.
         across = tf.gather(shapes, case)[1:]
         row, inner = tf.reduce_prod(across), tf.reduce_prod(across[1:])
         first = tf.gather(offsets, case) + start[0] * row + start[1] * inner

@@ -99,8 +99,8 @@ class DataSource:
             the data set's own code did it.
         swapped: What to do where the background is what one looks for; empty for several classes.
         ignored: Label, beyond the others, of pixels that count neither in the loss nor in scores.
-        has_background: Whether pixels without a class are label 0. Else each has a class, and no
-            mask holds 0.
+        has_background: Whether pixels without a class are label 0. If not, each pixel has a class,
+            and no mask holds 0.
         in_colour: Whether pictures show the first three channels as red, green and blue.
         mask_values: The values of each label in the masks' files, background first; colours are
             "#rrggbb". Empty where they are not known, or each class has a file of its own.

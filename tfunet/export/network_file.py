@@ -34,8 +34,9 @@ from tfunet.record import RunFolder
 
 FILES = {"savedmodel": "saved_model", "onnx": "model.onnx"}
 FACTS = "network.json"
-# Of the largest logit. An instance normalisation of a volume sums 150,000 voxels in float32: on
-# MRI, onnxruntime was 1.9e-3 and TensorFlow itself 5e-4 away from float64 (largest logit 3.4).
+# A share of the largest logit. An instance normalisation of a volume sums 150,000 voxels in
+# float32: on MRI, onnxruntime was 1.9e-3 and TensorFlow itself 5e-4 away from float64 (largest
+# logit 3.4).
 TOLERANCE = 1e-3
 NUM_WINDOWS = 3
 SECONDS = 600

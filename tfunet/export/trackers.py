@@ -12,7 +12,7 @@ def open_tracked(
     """Return a run and where a tracker keeps it.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         out: Folder for what the tracker writes.
         default: Holds this folder, where it is not given; by default that of the run.
 

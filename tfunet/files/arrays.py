@@ -53,7 +53,7 @@ def load_arrays(
     Args:
         most: Bytes that all arrays may have together; by default those of the file, which is for
             files that are not compressed.
-        names: Those of the arrays to read; by default all.
+        names: Names of the arrays to read; by default all.
     """
     with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
         most = os.fstat(file.fileno()).st_size if most is None else most

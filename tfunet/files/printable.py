@@ -36,7 +36,7 @@ def is_printable(text: str) -> bool:
 def printable(text: str, *, keep: str = "") -> str:
     r"""Return a text with such characters written as Python does: "\n", "\x1b", "\u202e".
 
-    Those in `keep` stay.
+    Characters in `keep` stay.
     """
     if text.isprintable():
         return text

@@ -52,7 +52,7 @@ def is_pointwise(function: Callable[..., Any], *tensors: np.ndarray, rank: int) 
 
     try:
         with warnings.catch_warnings():
-            # Of an axis of one pixel.
+            # Keras warns of a softmax over an axis of one pixel.
             warnings.simplefilter("ignore")
             return eagerly(compared)
     except Exception:

@@ -209,7 +209,7 @@ def window_reach(
     Args:
         layer: A convolution or a pooling.
         dimension: The spatial dimension, from 0.
-        sizes: Of its kernel or window.
+        sizes: Sizes of its kernel or window.
         extent: Rows of its input, or of its output if it is transposed.
         transposed: Whether it is a transposed convolution.
     """

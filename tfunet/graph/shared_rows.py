@@ -10,7 +10,7 @@ from tfunet.graph import reader
 from tfunet.graph.passes import COLLECTIVE
 from tfunet.graph.step import ALIASES, Trace
 
-# Of an op that cuts: where the tensor stands among its inputs, and the axis.
+# Ops that cut a tensor: which of their inputs is the tensor, and which the axis.
 SPLITS = {"Split": (1, 0), "SplitV": (0, 2)}
 # Rows are a view if they begin and end at multiples of this.
 ALIGNED_BYTES = 64
@@ -24,7 +24,7 @@ def with_shared_rows(trace: Trace, ops: Sequence[tf.Operation]) -> Trace:
     traced, tensors = list(trace.ops), list(trace.tensors)
     for at, op in enumerate(ops):
         if op.type == "CollectiveGatherV2":
-            # Of all processes together, also where nothing of it is read.
+            # It makes the tensors of all processes, also where nothing of them is read.
             group_size = int(tf.get_static_value(op.inputs[1]) or 1)
             num_bytes = group_size * reader.num_bytes(op.inputs[0])
             made = traced[at].outputs[0]

@@ -28,7 +28,7 @@ class Unrolled:
 
     Args:
         working_set_items: As many numbers fill the working set.
-        voxels: Of one image of the upstream gradient.
+        voxels: Voxels of one image of the upstream gradient.
         column_items: Numbers in a column: the voxels and channels that a filter reads.
         filters: Channels of the upstream gradient.
         tensor_items: Numbers in the image and the upstream gradient.

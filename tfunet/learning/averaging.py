@@ -66,7 +66,7 @@ class Averaging:
     Args:
         average: The backend's `average`.
         accumulation: Calls of `apply` that make one step.
-        optimizers: Those that the step may apply; None for any.
+        optimizers: Optimizers that the step may apply; None for any.
         is_alone: Whether there is one replica only. Otherwise optimizers that are not Keras 3's,
             which sum over replicas, are refused.
     """

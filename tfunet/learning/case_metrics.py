@@ -26,7 +26,7 @@ from tfunet.learning.centre_lines import centre_lines
 from tfunet.learning.mask_libraries import morphology, ndimage, segment_metrics
 from tfunet.learning.own_metric import measure_own
 
-# Of COCO and of the Data Science Bowl 2018: 0.5, 0.55, ..., 0.95.
+# COCO and the Data Science Bowl 2018 take 0.5, 0.55, ..., 0.95.
 OVERLAPS = tuple(percent / 100 for percent in range(50, 100, 5))
 WITHOUT_LIBRARY = ("dice", "iou", "volume_difference", OWN)
 
@@ -54,8 +54,8 @@ def tolerances(
 
     Args:
         metrics: As the user named them.
-        unit: Of the pixel sizes; empty where the files do not say it: then tolerances are taken
-            to be in the same unit.
+        unit: Unit of the pixel sizes; empty where the files do not say it: then tolerances are
+            taken to be in the same unit.
         has_spacing: Whether the pixel sizes are known.
 
     Raises ValueError for a length where pixel sizes are not known.
@@ -330,13 +330,13 @@ def _arand(region: _Region, metric: CaseMetric) -> float:
     if not region.predicted.any() or not region.truth.any():
         return 0.0 if region.is_absent else 1.0
     predicted, true = region.segments
-    with np.errstate(invalid="ignore"):  # Of cells of one voxel there are no pairs.
+    with np.errstate(invalid="ignore"):  # Cells of one voxel have no pairs.
         error, *_ = segment_metrics().adapted_rand_error(true, predicted, ignore_labels=())
     return 0.0 if math.isnan(error) else max(0.0, float(error))
 
 
 def _variation_of_information(part: int) -> _Measure:
-    """Of splits is part 0, of merges part 1."""
+    """Return the measure of splits (part 0) or of merges (part 1)."""
 
     def measured(region: _Region, metric: CaseMetric) -> float:
         if not region.predicted.any() or not region.truth.any():

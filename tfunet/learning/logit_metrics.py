@@ -9,7 +9,7 @@ import keras
 from tfunet.config.keras_names import unknown_metric
 
 ACCURACY = ("accuracy", "acc")
-# Options that say from which value on a pixel is foreground. Of logits this is 0.
+# Options that say from which value on a pixel is foreground. For logits this is 0.
 THRESHOLDS = ("threshold", "thresholds")
 
 # They take the class with the largest value.
@@ -21,7 +21,7 @@ def of_logits(names: Sequence[str], num_logits: int | None) -> list[Any]:
 
     Args:
         names: Names of Keras metrics.
-        num_logits: Of a voxel; None if it is not known.
+        num_logits: Logits of a voxel; None if it is not known.
 
     Raises ValueError for unknown names, and for metrics that need options.
     """

@@ -370,7 +370,7 @@ class ClDice(keras.Loss):
     segmentation", with the soft skeleton of its algorithm 1. For vessels, neurites and roads.
 
     Args:
-        share: Of the centre lines; the rest is the Dice loss.
+        share: Share of the centre lines in the loss; the rest is the Dice loss.
         iterations: Half the width in voxels of the widest tube.
     """
 

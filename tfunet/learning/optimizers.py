@@ -52,7 +52,7 @@ def set_options(optimizer: keras.Optimizer, values: Mapping[str, float]) -> None
     A step that is traced later uses them. Raises ValueError for one that it does not keep under
     this name.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)  # That of mixed_float16.
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # mixed_float16 wraps it.
     for name, value in values.items():
         option, _, entry = name.partition(".")
         if option != "optimizer_options":

@@ -14,7 +14,7 @@ from tfunet.learning.losses import per_sample
 
 Batch = Mapping[str, tf.Tensor]
 
-# Of the samples on which a loss is tried.
+# Rows along each axis of the samples on which a loss is tried.
 TRIED_ROWS = 9
 TOLERANCE = 1e-4
 

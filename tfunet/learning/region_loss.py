@@ -36,7 +36,7 @@ class RegionLoss(keras.Loss):
         self.each = each
         self.regions = tuple(tuple(labels) for labels in regions)
         self.num_classes = num_classes
-        # Else parts of a sample are put together first.
+        # Without `of_parts`, the parts of a sample are put together first.
         self._has_parts = hasattr(each, "of_parts") and not is_older(each, "of_parts", "call")
         if self._has_parts:
             self.of_parts = self._of_parts

@@ -25,7 +25,7 @@ class Scoring(Protocol):
     Attributes:
         window_shape: What is summed for a window.
         shape: What is summed for a case: (names, sums). The last sum is that of voxels.
-        num_classes: Of the confusion matrix; 0 without one.
+        num_classes: Classes in the confusion matrix; 0 without one.
         table: The table of the run folder that has a row for each case and name.
     """
 
@@ -64,7 +64,7 @@ class Scoring(Protocol):
 class RegionScoring:
     """Dice and IoU of each region; sums are true positives, false positives, false negatives.
 
-    Those of a window are its confusion matrix, from which they follow, and its ignored voxels.
+    A window's sums are its confusion matrix, from which these follow, and its ignored voxels.
 
     Args:
         outputs: How a model's output becomes labels.

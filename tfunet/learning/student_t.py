@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Of two values, an interval reaches from a hundredth to a hundred times: it says nothing.
+# An interval of two values reaches from a hundredth to a hundred times: it says nothing.
 MIN_INTERVAL = 3
 CONFIDENCE = 0.95
 
@@ -17,7 +17,7 @@ class CaseSpread:
     """A score over cases; NaN where there are too few.
 
     Attributes:
-        cases: Those in which the score is defined.
+        cases: Number of cases in which the score is defined.
         sd: Sample standard deviation, of at least two cases.
         low, high: Confidence interval of the mean, of at least MIN_INTERVAL cases.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 CORES_VARIABLE = "TFUNET_CORES"
-# Of one process: the cgroups that it is in, and where their folders are mounted.
+# Files about this process: its cgroups, and where their folders are mounted.
 PROCESS = Path("/proc/self")
 
 

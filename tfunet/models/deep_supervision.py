@@ -68,8 +68,8 @@ def level_weights(num_levels: int) -> list[float]:
 def lowered(mask: Any, level: int, logits: Any) -> Any:
     """Return a mask (batch, *spatial) at the resolution of the logits of a level.
 
-    Of each block of 2**level voxels along an axis it keeps the one that lies nearest to the
-    centre, and of two such the later: PyTorch's "nearest-exact", with which nnU-Net resamples.
+    It keeps the voxel nearest to the centre of each block of 2**level voxels along an axis, the
+    later of two such: PyTorch's "nearest-exact", with which nnU-Net resamples.
     """
     if level == 0:
         return mask

@@ -16,7 +16,7 @@ from tfunet.models import options
 from tfunet.models.files import check_weights
 from tfunet.models.keras_errors import cause_line
 
-# Of ImageNet's pixels (red, green, blue) from 0 to 255.
+# ImageNet's pixels (red, green, blue), from 0 to 255.
 MEAN = np.array([123.675, 116.28, 103.53])
 DEVIATION = np.array([58.395, 57.12, 57.375])
 # What Keras's files of EfficientNet have in place of variances.
@@ -36,7 +36,7 @@ def descend(
     """Return the bottom of an encoder, and its last tensor of each level above; None without one.
 
     Args:
-        name: Of a network in keras.applications.
+        name: Name of a network in keras.applications.
         weights: File of its weights; None for random ones.
         intensity: The values of the image: "zscore" (mean 0, deviation 1), "unit" (0 to 1) or
             "bytes" (0 to 255). They are brought to those that the network expects.

@@ -8,7 +8,7 @@ from pathlib import Path
 from tfunet.files.typed import DAMAGED
 
 KERAS = ".keras"
-# Of the file with the version: a larger one was made to fill the memory.
+# Bytes of metadata.json that are read; a larger one was made to fill the memory.
 MOST_BYTES = 2**20
 CONVERT = "Load it where it was made, and save it with model.save('net.keras') in Keras 3."
 OTHERS = {

@@ -21,7 +21,7 @@ def step_flops(
         image_shape: (*spatial, channels).
         num_classes: Labels of the mask, with background.
         batch: Samples of a step.
-        **options: As of the model "unet", without an encoder.
+        **options: Options of the model "unet", without an encoder.
     """
     *spatial, channels = image_shape
     given = {**option_defaults("unet"), "levels": DEFAULT_LEVELS, **options}

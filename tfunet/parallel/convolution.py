@@ -38,7 +38,7 @@ def corrected_convolution(
     Args:
         layer: For which `can_be_corrected`.
         windows: What it reads.
-        borders: Of each axis that is cut, in order; later ones have the corners.
+        borders: Borders along each axis that is cut, in order; later ones have the corners.
         own: The part.
         kernel: (*spatial, channels, filters).
     """
@@ -98,7 +98,7 @@ def _plus(
     """Return a tensor to whose rows others are added: (axis, begin, end, tensor) of each.
 
     The gradient of the tensor is the one that comes: TensorFlow would put it together from pieces.
-    That of what is waited for is 0.
+    What is waited for has gradient 0.
     """
     if not terms and not waited_for:
         return tensor

@@ -79,7 +79,7 @@ class SampleGroup:
         Args:
             tensor: (batch, *spatial, channels), of which this device has its part along `axis`.
             axis: A spatial axis, from 0.
-            bounds: Of the parts along that axis.
+            bounds: Bounds of the parts along that axis.
             wanted: For each part the rows [begin, end) that its device wants, within the bounds.
         """
         plan = self._plan(tensor, axis, bounds, wanted)
@@ -290,7 +290,7 @@ class _RowPlan:
 
     Args:
         axis: A spatial axis, from 0.
-        shape: Of the device's part.
+        shape: Shape of the device's part.
         own: The rows [begin, end) of its part that it wants.
         sent: The rows [begin, end) of its part that each other device wants.
         received: The shape of what each other device sends, in order.

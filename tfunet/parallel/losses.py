@@ -38,7 +38,7 @@ def split_loss(loss: keras.Loss, network: SplitNetwork, num_labels: int = 0) -> 
     from the gathered logits.
 
     Args:
-        num_labels: Of the masks; by default as many as logits.
+        num_labels: Labels in the masks; by default as many as logits.
     """
     own_call = loss.call
     # A class of the user's may override `call` only.
@@ -74,7 +74,7 @@ def split_loss(loss: keras.Loss, network: SplitNetwork, num_labels: int = 0) -> 
 def split_metrics(metrics: Iterable[keras.Metric], network: SplitNetwork) -> None:
     """Make the metrics of a compiled model exact where each device sees a part of its sample.
 
-    Those of Keras add up over voxels, whoever counts them. Others get the gathered logits.
+    Keras's metrics add up over voxels, whoever counts them. Others get the gathered logits.
     """
     for metric in metrics:
         if not type(metric).__module__.startswith("keras."):
@@ -98,7 +98,7 @@ def split_own_methods(model: keras.Model, network: SplitNetwork, num_bytes: int)
     """Give a model's own compute_loss and compute_metrics whole samples, whatever they do.
 
     Args:
-        num_bytes: Of what they get of a sample.
+        num_bytes: Size of what they get of a sample.
     """
     for name in ("compute_loss", "compute_metrics"):
         if is_own(model, name):

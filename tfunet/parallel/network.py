@@ -25,9 +25,9 @@ class Gathered:
     """A layer that runs on the whole tensor, on every device of a group.
 
     Args:
-        name: Of the layer.
+        name: Name of the layer.
         kind: Its class.
-        num_bytes: Of the whole tensors that it reads.
+        num_bytes: Size of the whole tensors that it reads.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SplitNetwork:
         model: A functional or sequential model with one input, or one of a class of its own whose
             `call` only uses layers and operations of Keras.
         mesh: All devices.
-        bounds: Of the parts of the model's input, for each spatial axis.
+        bounds: Bounds of the parts of the model's input, for each spatial axis.
         group: Returns the group of the device that is being traced.
         unit: What is split, in words.
 
@@ -66,7 +66,7 @@ class SplitNetwork:
     unit: str = "sample"
     gathered: dict[str, Gathered] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
-    # Of the model's layers, in training and not.
+    # The model's layers as a graph, in training (True) and in inference.
     _graphs: dict[bool, keras.Model] = field(default_factory=dict)
     # The model's call, if it is set on the model and not of its class.
     _set_calls: list[Any] = field(default_factory=list)
@@ -135,7 +135,7 @@ class SplitNetwork:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of the layers that calls with parts have run."""
+        """Variables of the layers that calls with parts have run."""
         ops = (op for graph in self._graphs.values() for op in graph.operations)
         return [variable for op in ops for variable in getattr(op, "variables", [])]
 
@@ -327,8 +327,8 @@ class Groups:
 
     Args:
         mesh: All devices.
-        local: Those of this process.
-        exchange: Of the backend.
+        local: Devices of this process.
+        exchange: The backend's exchange.
     """
 
     def __init__(self, mesh: Mesh, local: range, exchange: ExchangeSwitch) -> None:

@@ -107,7 +107,7 @@ def with_moments(
         axes: To take the moments over.
         shares: The share of all values that each member has.
         members: The devices, in order.
-        width: Of the margin; 0 for none.
+        width: Width of the margin; 0 for none.
     """
     mean, variance = tf.nn.moments(view(part.tensor), axes, keepdims=True)
     own = tf.stack([mean, variance])

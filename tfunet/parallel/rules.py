@@ -230,7 +230,7 @@ def _spread(
     Args:
         group: The devices of the parts.
         part: The input.
-        reaches: Of each axis; transposed.
+        reaches: The reach along each axis; transposed.
         out_extents: Spatial shape of the whole output.
         run: The operation.
         begins_before: Whether its first output row is the first that the first input row reaches,

@@ -51,7 +51,7 @@ class Windows:
 
     Args:
         rows: For each axis that is cut the rows of the input that each part wants.
-        bounds: Of the output.
+        bounds: Bounds of the output's parts.
         padding: Rows before and after the input, on each spatial axis.
     """
 

@@ -24,8 +24,8 @@ class TracedStep:
     """A step of some samples, and what is in memory all through it.
 
     Args:
-        variables_bytes: Of each weight and each of the optimizer's variables.
-        more_bytes: Of the batch and of constants.
+        variables_bytes: Size of each weight and each of the optimizer's variables.
+        more_bytes: Size of the batch and of constants.
     """
 
     trace: Trace

@@ -1,7 +1,7 @@
 """Where to cut a chain of layers, so that the slowest device has the least to do. Pure.
 
-Both searches are exact: no other cut of the chain, in its order, has a faster slowest device. Of
-the cuts into stages that are as good, the one with the least traffic is taken.
+Both searches are exact: no other cut of the chain, in its order, has a faster slowest device. Among
+equally good cuts into stages, the one with the least traffic is taken.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.schedules import most_live
 
-# Of the layers [begin, end) on a device.
+# What the layers [begin, end) cost on a device.
 Cost = Callable[[int, int, int], float]
 # Times that differ by less are alike: sums of the same numbers in another order.
 SAME = 1e-9
@@ -46,7 +46,7 @@ class Bottleneck(NamedTuple):
 
     Args:
         layer: Its name.
-        share: Of the time of all layers.
+        share: Its share of the time of all layers.
         width: Devices that share its stage; every other stage has one.
         split_imbalance: The slowest device then, as a multiple of the mean, without what the
             exchange of halos takes.
@@ -279,7 +279,7 @@ class _Folded:
         """Return cuts in which no device takes longer than the limit, or None.
 
         `reached[front, back]` says whether the devices so far can do all layers before `front` and
-        from `back` on. Of the backs that are reached with a front, the nearest leaves least to do.
+        from `back` on. The nearest of the backs reached with a front leaves least to do.
         """
         count = len(self._places)
         reached = np.zeros((count, count), bool)

@@ -25,7 +25,7 @@ class ChainLayer:
     Args:
         reads, makes: Numbers of the tensors that it reads and makes.
         keeps: Numbers of those that its gradient reads; the stage keeps them until then.
-        kept_bytes: Of what its gradient reads and no other layer sees.
+        kept_bytes: Size of what its gradient reads and no other layer sees.
         working_bytes: Needed beside what is kept while its gradient is computed.
         variables: By a key that is the same for the same variable.
     """
@@ -42,7 +42,7 @@ class ChainLayer:
 
     @property
     def seconds(self) -> float:
-        """Of both passes."""
+        """Seconds of both passes."""
         return self.forward_seconds + self.backward_seconds
 
 
@@ -55,7 +55,7 @@ class Stage:
             straight from the stage that made it.
         kept_bytes: What one micro-batch keeps from its forward to its backward pass.
         input_bytes: What it is given of one micro-batch, and keeps where it is recomputed.
-        weight_bytes: Of weights with gradients and the optimizer's averages.
+        weight_bytes: Size of weights with gradients and the optimizer's averages.
         working_bytes: What the gradients need beyond that while they are computed. When that of a
             layer is, what the layers after it kept is free.
     """
@@ -73,7 +73,7 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """Of both passes of a micro-batch."""
+        """Seconds of both passes of a micro-batch."""
         return self.forward_seconds + self.backward_seconds
 
     def memory_bytes(self, live: int, *, recompute: bool = False) -> int:
@@ -96,10 +96,10 @@ class Chain:
     """The layers of a network in the order in which they run.
 
     Args:
-        tensor_bytes: Of each tensor of one micro-batch, by number.
+        tensor_bytes: Size of each tensor of one micro-batch, by number.
         inputs: Numbers of the tensors that the network is given: every stage that reads them has
             them.
-        copies: Of each trainable weight: itself, its gradient, and what the optimizer keeps.
+        copies: Copies of each trainable weight: itself, its gradient, and what the optimizer keeps.
     """
 
     layers: tuple[ChainLayer, ...]

@@ -19,9 +19,9 @@ class Crossing:
 
     Args:
         network: All of it; where samples are split, that of the device's part.
-        traffic: Of its chunks.
+        traffic: Traffic of its chunks.
         homes: The stage of each chunk.
-        group: Of the device.
+        group: Group of the device.
 
     Raises ValueError if a tensor cannot be sent.
     """

@@ -42,7 +42,7 @@ class Node:
     """One call of a layer or operation.
 
     Args:
-        name: Of the layer, after the names of the models that it lies in.
+        name: Name of the layer, after the names of the models that it lies in.
         operation: The layer or operation of Keras; several nodes share one that is called often.
         arguments: The symbolic arguments of the call.
         numbers: The tensor of the network behind each symbolic tensor, by its id.
@@ -81,7 +81,7 @@ class Node:
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Those that a gradient changes."""
+        """Variables of the layer that a gradient changes."""
         return list(getattr(self.operation, "trainable_variables", []))
 
     @contextmanager

@@ -47,7 +47,7 @@ class OwnStage:
         mesh: The pipelines, side by side, and their stages.
         device: This one.
         exchange: `Backend.exchange`.
-        schedule, micro_batches: Of a training step.
+        schedule, micro_batches: How a training step runs.
         recompute: Run forward passes of micro-batches that wait again, instead of keeping them.
         deferred: See `StagedStep`.
         in_order: Exchange one after the other, and make no pass meanwhile: some libraries mix up

@@ -32,7 +32,7 @@ class OnParts:
     """Runs nodes on this device's part of each tensor; see `network.Way`.
 
     Args:
-        layout: Of the tensors that may come from another stage.
+        layout: Bounds of the tensors that may come from another stage.
         result: Number of the network's output, which is cut where the masks are.
     """
 
@@ -86,9 +86,9 @@ def part_network(
     Its layers are traced once, without any exchange, to know how each tensor is cut.
 
     Args:
-        network: Of whole samples, with one input and one output.
-        exchange: That of the split's group.
-        shape: Of this device's part of an image, with channels.
+        network: The network of whole samples, with one input and one output.
+        exchange: Exchange of the split's group.
+        shape: Shape of this device's part of an image, with channels.
     """
     (image,), (result,) = network.inputs, network.outputs
     layout: dict[int, tuple[Bounds | None, ...]] = {image: split.bounds}

@@ -284,7 +284,7 @@ def greedy(work: Work, micro_batches: int, in_flight: int) -> Simulation:
                     continue
                 ready = max(ready, last)
             device = work.devices[chunk]
-            # Of what can begin at once: not the same kind again, then what is nearest to its end.
+            # The earliest wins, then another kind than the last, then what is nearest to its end.
             is_again = kind == last_kind.get(device, "backward")
             place = -chunk if kind == "forward" else chunk
             candidate = (max(ready, run.free[device]), is_again, place, action)

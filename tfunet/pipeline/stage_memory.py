@@ -28,7 +28,7 @@ def stage_memory(
         plan: The rounds of a step.
         homes: The device of each chunk.
         recomputed: The micro-batches that each chunk runs again.
-        batch_bytes: Of the whole batch, which every device is fed, and holds through a step.
+        batch_bytes: Size of the whole batch, which every device is fed, and holds through a step.
     """
     # Micro-batches are views of the batch.
     sizes = [0 if at in chain.inputs else size for at, size in enumerate(chain.tensor_bytes)]

@@ -65,7 +65,7 @@ class DeferredStatistics:
 
     def begin(self) -> None:
         """Forget the step before, and begin one."""
-        # Of the calls of each micro-batch, in order.
+        # Moments of the calls of each micro-batch, in order.
         self._calls: dict[int, list[Moments]] = {}
 
     @contextlib.contextmanager

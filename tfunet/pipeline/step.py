@@ -27,7 +27,7 @@ from tfunet.pipeline.rounds import Traffic
 from tfunet.pipeline.schedules import Action, Orders, waiting
 from tfunet.pipeline.statistics import DeferredStatistics, not_synchronized
 
-# Of targets and outputs of a micro-batch: the mean over its samples.
+# The mean loss over the samples of a micro-batch, from its targets and outputs.
 Loss = Callable[[Any, Any], tf.Tensor]
 # A tape, what it watches beside variables, and what it has seen made of that.
 Taped = tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]
@@ -44,7 +44,7 @@ class StageStep:
     """The passes of one stage in one step.
 
     Args:
-        nodes: Of the stage.
+        nodes: Nodes of the stage.
         reads: Numbers of the tensors that it gets: the network's inputs first, then those of
             earlier stages.
         gives: Numbers of those that later stages read.
@@ -265,7 +265,7 @@ class StagedStep:
 
         Args:
             orders: What each device does; see `tfunet.pipeline.schedules`.
-            inputs: Of the network, (batch, ...) each.
+            inputs: Inputs of the network, (batch, ...) each.
             targets: A tensor (batch, ...), or several in any structure.
             recompute: Keep only what stages read of micro-batches that wait, and run them again.
 

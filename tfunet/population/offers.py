@@ -11,7 +11,7 @@ from tfunet.files.atomic import replacing, writing
 from tfunet.files.typed import DAMAGED, Finite, RecordError, typed
 from tfunet.population.meeting import Meeting
 
-# Of what a trainer says, and of the headers of its arrays.
+# Bytes that a trainer's words and the headers of its arrays may take.
 MOST_WORDS = 2**20
 
 
@@ -21,7 +21,7 @@ class Offer:
 
     Args:
         score: On the cases that decide the round; None if it is not a number.
-        hyperparameters: Those with which the model was trained, by name.
+        hyperparameters: What the model was trained with, by name.
         is_rounded: Whether the numbers are rounded to bfloat16.
     """
 

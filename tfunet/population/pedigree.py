@@ -10,12 +10,12 @@ class Played:
 
     Args:
         partner: The trainer whose model it looked at; None if there was none.
-        own_score: Of its own model; may be NaN.
-        partner_score: Of its partner's model, on its own cases where these decide.
+        own_score: Score of its own model; may be NaN.
+        partner_score: Score of its partner's model, on its own cases where these decide.
         model_of: The trainer whose model it went on with.
-        learning_rate: That with which it went on.
+        learning_rate: The rate with which it went on.
         hyperparameters: Others with which it went on, by the keys of their settings.
-        training_seconds: Of all steps up to the round.
+        training_seconds: Time of all steps up to the round.
         round_seconds: Duration of the round, with `waited_seconds` for other trainers.
     """
 

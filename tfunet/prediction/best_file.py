@@ -96,7 +96,7 @@ def check_run(folder: Path, weights: str | None = None, ensemble: Iterable[Path]
     """Raise ValueError for what is no folder of a finished run, before TensorFlow is imported.
 
     Args:
-        folder: That of the run, or of a study with a best.json.
+        folder: Folder of the run, or of a study with a best.json.
         weights: A file in the folder, instead of the weights of the last epoch.
         ensemble: Folders of further runs.
     """

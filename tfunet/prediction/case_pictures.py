@@ -17,7 +17,7 @@ from tfunet.prediction.mask_values import MaskValues
 from tfunet.prediction.overlay_picture import write_errors
 from tfunet.process.terminal import lines_of
 
-# Of cases in the order of their scores: with the worst, the median and the best.
+# Cases drawn by default, evenly from the worst score over the median to the best.
 NUM_PICTURES = 9
 SECONDS_BETWEEN_LINES = 10
 
@@ -31,7 +31,7 @@ class Cases:
 
     Args:
         source: Their data set.
-        indices: Of each in the data set.
+        indices: The index of each in the data set.
         stems: The name of each, as files have it.
         predictions: The file of each prediction.
         written: The values that they are written in; None for the labels themselves.
@@ -71,7 +71,7 @@ class Cases:
         """
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for stem in self.stems:  # Those of an earlier prediction would be wrong.
+            for stem in self.stems:  # They may be of an earlier prediction.
                 (folder / f"{stem}.png").unlink(missing_ok=True)
         num_cases = len(self.indices)
         dice = np.array([row["dice"] for row in rows]).reshape(num_cases, -1)

@@ -28,7 +28,7 @@ def image_patterns(config: RunConfig, num_files: int) -> tuple[str, ...]:
 def check_order(files: Sequence[Path], patterns: Sequence[str]) -> None:
     """Raise ValueError for files of an image that by their names belong in another order.
 
-    That is so if each has the name of exactly one pattern. Else names tell nothing.
+    Names tell the order only if each file fits exactly one pattern.
     """
     if len(files) != len(patterns) or len(files) < 2:
         return

@@ -12,7 +12,7 @@ from tfunet.files.typed import RecordError
 from tfunet.learning.region_labels import region_labels
 from tfunet.record import DATA, MODEL, RunFolder
 
-# Of a .keras file, which is a ZIP archive, and the first bytes of a file of HDF5.
+# The weights in a .keras file, which is a ZIP archive; and the first bytes of an HDF5 file.
 WEIGHTS_MEMBER = "model.weights.h5"
 HDF5 = b"\x89HDF\r\n\x1a\n"
 

@@ -10,7 +10,7 @@ from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import composed, split_container, stem
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
-# Of a file or folder whose name begins with a wildcard.
+# A leading wildcard matches no hidden file or folder.
 NOT_HIDDEN = r"(?!\.)"
 _WILD = re.compile(r"\{\w+\}|\*|\?")
 

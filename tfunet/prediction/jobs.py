@@ -17,7 +17,7 @@ from tfunet.prediction.output import (
     format_of_probabilities,
 )
 
-# Of an identity, where the option was given.
+# Keys that an identity has only where the option was given.
 OPTIONAL = ("ensemble", "mirrored_axes", "cleaning", "values")
 
 

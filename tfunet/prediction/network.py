@@ -47,7 +47,7 @@ class Network:
             where they are not known.
         pixel_sizes: The least and the largest of its training images along each axis; empty where
             they are not known.
-        pixel_unit: That of `pixel_sizes`.
+        pixel_unit: Unit of `pixel_sizes`.
         value_ends: The least and the largest intensity of its training images as it saw them;
             empty where they are not known.
     """
@@ -87,7 +87,7 @@ class Network:
     def check_files(self, files: Sequence[Path]) -> None:
         """Raise ValueError for files of an image that by their names belong in another order.
 
-        Of a run on data in code, an image is one file.
+        Where the data of a run are made in code, an image is one file.
         """
         if self.preparation is None and len(files) > 1:
             raise ValueError(

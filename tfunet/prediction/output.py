@@ -33,7 +33,7 @@ Spacing = tuple[float, ...] | None
 def default_format(image: Path) -> str:
     """Return the format for the prediction of an image: that of the image, if it can be written.
 
-    A mask must keep its values: it is a PNG where the image is a JPEG. Else it is a TIFF.
+    A mask must keep its values: it is a PNG where the image is a JPEG, and a TIFF otherwise.
     """
     name = split_container(image)[0].name.lower()
     if name.endswith((".nii", ".nii.gz")):

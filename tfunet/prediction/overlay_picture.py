@@ -16,7 +16,7 @@ MOST_PIXELS = 2160
 # Inches of a picture that are usual; of a larger image, each pixel is a dot.
 WIDTH = 9.0
 DOTS_PER_INCH = 180
-# Of a picture with the errors, which has four panels.
+# The same for a picture of the errors, which has four panels.
 MOST_ERROR_PIXELS = 720
 ERRORS_WIDTH = 16.0
 NO_DRAWING = "No pictures are drawn: they need matplotlib, pip install 'tfunet[report]'."
@@ -48,7 +48,7 @@ def write_overlay(
         image: Read in parts.
         labels: (first row, one past the last) to the labels of these rows.
         names: A name for each label.
-        title: Of the picture.
+        title: Title of the picture.
     """
     figures = drawing()
     if figures is None:
@@ -84,7 +84,7 @@ def write_errors(
         mask: Labels (*spatial).
         labels: The predicted ones, as the mask.
         names: A name for each label.
-        title: Of the picture.
+        title: Title of the picture.
     """
     from tfunet.data.error_figure import draw_cases
 

@@ -32,7 +32,7 @@ def other_sizes(trained: Sequence[Sequence[float]], unit: str, images: Iterable[
 
     Args:
         trained: As `trained_sizes` returns it; empty where it is not known.
-        unit: That of `trained`.
+        unit: Unit of `trained`.
     """
     if len(trained) != 2:
         return ""

@@ -50,7 +50,7 @@ from tfunet.process.terminal import counted, lines_of
 from tfunet.record import LOCK, RunFolder
 
 WAYS = ("gaussian", "halo")
-# Of an image that has to be in memory as a whole, less needs no word.
+# A line says so where an image of at least this size has to be in memory as a whole.
 LARGE_BYTES = 2**28
 BEGUN = "begun.json"
 ROWS = ("labels.raw", "probabilities.raw")
@@ -293,7 +293,7 @@ def written_values(network: Network, options: Options) -> MaskValues | None:
 def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]:
     """Return the networks that predict together, and what is removed from their labels.
 
-    Those of a study with a best.json are the ones that it names.
+    The best.json of a study names these networks.
     """
     best = None if (run / "config.json").exists() else read_best(run)
     if best is not None and options.ensemble:

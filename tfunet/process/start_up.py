@@ -54,6 +54,6 @@ class _Later(ModuleType):
     """A module that is imported when one of its names is asked for."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # Of the machinery of imports.
+        if name.startswith("__"):  # Python's import system asks.
             raise AttributeError(name)
         return getattr(importlib.import_module(self.__name__), name)

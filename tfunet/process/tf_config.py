@@ -12,7 +12,7 @@ class Workers:
     """The processes that TF_CONFIG names: the chief, then the workers.
 
     Args:
-        index: Of this process.
+        index: Index of this process.
         addresses: "host:port" of every process.
     """
 

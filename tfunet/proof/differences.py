@@ -14,7 +14,7 @@ class Difference:
 
     Args:
         kind: "outputs", "loss", "recorded", "gradients", "states" or "updates".
-        name: Of the variable, loss or metric.
+        name: Name of the variable, loss or metric.
         share: The largest difference as a share of the largest number.
     """
 
@@ -85,9 +85,8 @@ def of_values(
 ) -> list[Difference]:
     """Return how far variables differ after a step.
 
-    Of the first ones, whose values before the step are known, the changes are compared. Those that
-    are smaller than the share `least` of the variable's largest number count as if they were that
-    large.
+    Changes are compared where the values before the step are known, as for the first variables. A
+    change below the share `least` of its variable's largest number counts as if it were that large.
     """
     found = []
     for at, (first, second) in enumerate(zip(one, other, strict=True)):

@@ -134,7 +134,7 @@ def _reason_against(config: RunConfig) -> str | None:
 def _own_random_numbers() -> Iterator[None]:
     """Draw the same numbers in all processes in the block, and go on afterwards as before it."""
     state, of_numpy = random.getstate(), np.random.get_state()
-    # Of keras.random without a seed; None before the first draw.
+    # What keras.random draws from without a seed; None before the first draw.
     generator = global_state.get_global_attribute(UNSEEDED)
     drawn = None if generator is None else keras.ops.convert_to_numpy(generator.state.value)
     random.seed(0)
@@ -231,7 +231,7 @@ class Size:
 
 def _sizes(attempt: Attempt, data: RunData, network: Network) -> list[Size]:
     """Return the sizes of samples to try: the smallest that the network is thought to take, and
-    those of the run. Those that take too long are left out."""
+    those of the run. Sizes that take too long are left out."""
     config, patch = attempt.config, data.task.patch
     steps = small.pooling_steps(network.model, len(patch))
     parts = config.split or (1,) * len(patch)

@@ -43,7 +43,7 @@ def pooling_steps(model: keras.Model, rank: int) -> tuple[int, ...]:
 def step_flops(model: keras.Model, rank: int) -> float:
     """Return about how many floating-point operations a training step takes for a sample.
 
-    Those of convolutions and matrix products; 0 for a network whose layers cannot be listed.
+    Only convolutions and matrix products count; 0 for a network whose layers cannot be listed.
     """
     try:
         network = read_network(model)

@@ -43,8 +43,8 @@ class Taken:
     Attributes:
         losses: The loss as steps.csv has it, and the metrics as epochs.csv has them.
         gradients: Means over all samples, by the number of the variable.
-        values: Of all variables after the step.
-        outputs: Of the network without training, for the first samples.
+        values: Values of all variables after the step.
+        outputs: Outputs of the network without training, for the first samples.
     """
 
     losses: dict[str, float] = field(default_factory=dict)

@@ -35,9 +35,9 @@ class Trial:
     """A step of small copies of a run's network.
 
     Args:
-        attempt, data: Those of a run on small samples, which is as the run in all else.
+        attempt, data: A run on small samples, which is as the run in all else.
         network: The run's own.
-        dtype: Of all weights and tensors.
+        dtype: Type of all weights and tensors.
 
     Attributes:
         left_out: The layers that are left out, by number; see `left_out`.
@@ -206,8 +206,8 @@ class Trial:
     def draws_anew(self, bound: float) -> bool:
         """Whether one device's step differs from itself once other random numbers are drawn.
 
-        Those of layers stay: they are the same both ways, or left out. Others, as of a train_step
-        that draws some, are not. Asked on the chief.
+        Random numbers of layers stay: they are the same both ways, or left out. Others, as of a
+        train_step that draws some, are not. Asked on the chief.
         """
         before, whole = self.compared
         network = self.whole(before)

@@ -344,7 +344,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self._stage is not None:
             actions = scheduled(trace, plan)
             self.stage_bytes.append(step_bytes(trace, actions, self._held.sizes()))
-        device.forget_peak()  # That of timing the ops is not training's.
+        device.forget_peak()  # The peak so far is that of timing the ops.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
         if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * memory.step_bytes:

@@ -13,9 +13,9 @@ LEAST_BATCHES = 6
 def warm_up_steps(seconds: Sequence[float]) -> int:
     """Return how many of the first steps are not yet as the others are; at most half of them.
 
-    The marginal standard error rule, MSER-5 (White 1997, doi 10.1177/003754979706900601): those
-    are left out without which the mean of the rest is known best. Of each five steps the median
-    is taken instead of the mean, since one step that a neighbour slows is no warm-up.
+    The marginal standard error rule, MSER-5 (White 1997, doi 10.1177/003754979706900601), leaves
+    out the steps without which the mean of the rest is known best. It takes the mean of each five
+    steps; here it is the median, since one step that a neighbour slows is no warm-up.
     """
     count = len(seconds) // BATCH_STEPS
     batches = [

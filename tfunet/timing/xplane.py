@@ -13,7 +13,7 @@ from tfunet.timing.recorded import OpSpan, read_spans
 CLOCK = "tfunet.clock"
 # Shorter ones are thousands, and too thin to be seen.
 LEAST_SECONDS = 2e-5
-# Of a profile; protobuf takes no more.
+# The largest profile that protobuf takes.
 MOST_BYTES = 2**31 - 1
 
 

@@ -22,7 +22,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "ModelCheckpoint", "OrbaxCheckpoint")
 class Callbacks:
     """The Keras callbacks of this process, in the order in which a checkpoint keeps their states.
 
-    Those of the configuration come first, then those that the caller of the run has given.
+    First come the configuration's, then those that the caller of the run has given.
     """
 
     def __init__(self, attempt: Attempt, given: Sequence[keras.callbacks.Callback]) -> None:
@@ -79,7 +79,7 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
             if isinstance(value, str):
                 options[key] = value.replace("{folder}", str(attempt.folder.path))
         kind = _class(table)
-        if kind is keras.callbacks.CSVLogger:  # Of a run that goes on it would remove the rows.
+        if kind is keras.callbacks.CSVLogger:  # A run that goes on keeps its rows.
             options.setdefault("append", checkpoint.exists(attempt.folder))
         if "chief_only" not in table and ":" in table["name"] and topology.process_count > 1:
             everywhere.append(table["name"])

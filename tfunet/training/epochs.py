@@ -51,7 +51,7 @@ class Epoch:
 
     Attributes:
         running_loss: Sum of the losses of its steps in this attempt.
-        losses: Those of the steps that have no row in steps.csv yet.
+        losses: Losses of the steps that have no row in steps.csv yet.
         training_seconds: Duration of its steps in this attempt, without saving and rounds.
     """
 
@@ -86,7 +86,7 @@ class Trainer:
         stages = network.stages
         if stages is not None:
             stages.plan_with(callbacks.supports)
-        # Of the devices that share a sample, one reports it.
+        # One of the devices that share a sample reports it.
         mesh, local = attempt.mesh, attempt.topology.local_replicas
         self._first_of_samples = [mesh.is_first(device) for device in local]
         self.validation = Validation(attempt, data, network, callbacks.supports, self.progress)
@@ -103,7 +103,7 @@ class Trainer:
             is_shared=stages is not None and stages.shares_metrics,
         )
         self.steps = self._steps()
-        # Those of batches, and those of whole validation cases.
+        # Metrics of batches first, then those of whole validation cases.
         self.metric_names = self._metrics.names()
         if data.whole_cases is not None:
             self.metric_names += data.whole_cases.score_names

@@ -19,7 +19,7 @@ from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
 from tfunet.training.whole_cases import CaseValues, WholeCases
 
-# Of what a step of an evaluation returns.
+# Keys of what a step of an evaluation returns.
 SUMMED = ("sums", "case", "loss", "windows")
 PLACES = ("start", "core_start", "core_stop")
 LABELLED = ("labels", *PLACES)

@@ -16,12 +16,12 @@ class LocalStage:
 
     Args:
         spans: Unix times of the begin and the end of each of its passes, as they are made.
-        sums: Of the gradients of tiles; none where samples are whole.
+        sums: Sums of the gradients of tiles; none where samples are whole.
 
     Attributes:
-        busy_seconds: Of its passes in each step but the first.
-        alone_seconds: Of each of its passes through all micro-batches, in each step without any
-            exchange; a step on tiles has several such rows.
+        busy_seconds: What its passes take in each step but the first.
+        alone_seconds: What each of its passes through all micro-batches takes, in each step without
+            any exchange; a step on tiles has several such rows.
     """
 
     stage: OwnStage

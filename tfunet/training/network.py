@@ -48,10 +48,10 @@ class Network:
         split: Runs it on parts of samples; None where samples are whole.
         stages: Runs it stage by stage; None where each process has the whole network.
         held: What this process has of its variables.
-        weights: What must be the same in all replicas: its variables, and those of other networks
-            that its train_step trains. Those of this process.
-        variables: All that a step changes: the model's variables, its optimizer's, and what else
-            its train_step uses. Those of this process, in the order of a checkpoint.
+        weights: What this process has of what must be the same in all replicas: its variables, and
+            those of other networks that its train_step trains.
+        variables: What this process has of all that a step changes, in the order of a checkpoint:
+            the model's variables, its optimizer's, and what else its train_step uses.
         encoder: The layer that keeps its weights in the first epochs; None if all layers learn.
     """
 
@@ -247,7 +247,7 @@ def _encoder(config: RunConfig, model: keras.Model) -> Any:
 
 def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
     """Raise ValueError for what would count pixels that are to count for nothing."""
-    names = of_batches(config.metrics)  # Those of whole cases leave these pixels out.
+    names = of_batches(config.metrics)  # Metrics of whole cases leave these pixels out.
     counting = f"metrics={names}" if names else None
     if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
         counting = "a train_step of the model's own"

@@ -246,7 +246,7 @@ OF_LABELS = {"CategoricalCrossentropy": "crossentropy", "Dice": "dice", "Tversky
 
 def _check_loss(loss: keras.Loss, num_classes: int, channels: int) -> None:
     config: dict[str, Any] = loss.get_config()
-    # Of one for one-hot masks, its logits are not what has to be changed.
+    # from_logits is not what is wrong with a loss for one-hot masks.
     if config.get("from_logits") is False and type(loss).__name__ not in OF_LABELS:
         raise ValueError(
             f"The loss {loss.name!r} takes probabilities and the model gives logits. Set "

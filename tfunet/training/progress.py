@@ -22,7 +22,7 @@ class Progress:
     seconds: dict[str, float] = field(default_factory=dict)
     logs: dict[str, float] = field(default_factory=dict)
     weights_hash: str = ""
-    scored_hash: str = ""  # That of the weights that were evaluated last.
+    scored_hash: str = ""  # Hash of the weights that were evaluated last.
     samples_hash: str = ""
     dropped_samples: list[int] = field(default_factory=list)
     # (first step, replicas) of each part of the run: it may go on with another number.
@@ -30,7 +30,7 @@ class Progress:
     # (first step, Unix time) of each attempt.
     began: list[tuple[int, float]] = field(default_factory=list)
     energy: dict[str, float] | None = None  # None where it cannot be read.
-    rounds: int = 0  # Those of a tournament that were played.
+    rounds: int = 0  # Rounds of a tournament that were played.
     # Settings that a tournament has changed, by their keys with dots.
     hyperparameters: dict[str, float] = field(default_factory=dict)
     stop_training: bool = False  # A callback has ended it; a killed run only lacks its result.

@@ -210,7 +210,7 @@ class Rounds:
         they wait for its cores.
         """
         needed = sorted({*others, *self._mates})
-        # Those that take turns come one after the other.
+        # Trainers that share one place take turns, and come one after the other.
         limit = self._tournament.wait_seconds * (1 + len(self._mates))
         deadline = time.monotonic() + limit
         while True:

@@ -65,7 +65,7 @@ class RunData:
     deciding: tuple[int, ...] = ()
     # None where samples are trained as a whole.
     tiles: Tiles | None = None
-    # Of each label in the loss; empty if the configuration gives none.
+    # Weight of each label in the loss; empty if the configuration gives none.
     class_weights: tuple[float, ...] = ()
 
     @property

@@ -59,7 +59,7 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
             replace(data.evaluation, validation=chosen), add, attempt.begin
         )
     except tf.errors.ResourceExhaustedError:
-        # Of several processes, others would wait for this one.
+        # Other processes would wait for this one.
         if attempt.topology.process_count > 1:
             raise
         attempt.say("No pictures of cases are kept: no memory is left for them.")

@@ -44,7 +44,7 @@ class Cut:
 
     Args:
         begins: Where each chunk begins, and the end.
-        seconds: Of each stage for a micro-batch.
+        seconds: What each stage takes for a micro-batch.
         num_bytes: The memory of each stage.
     """
 
@@ -65,7 +65,7 @@ def find_cut(
 
     Args:
         measured: Returns what layers cost here.
-        batch_bytes: Of the batch of a pipeline.
+        batch_bytes: Size of the batch of a pipeline.
         memory_bytes: What a stage has; None where it is not known.
 
     Raises ValueError for layers that the network does not have, or if none of the cuts keeps to the

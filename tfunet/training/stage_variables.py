@@ -160,10 +160,10 @@ def build_optimizer(
 @final
 @dataclass(frozen=True, kw_only=True)
 class StageVariables:
-    """Those of one stage; see `Held`.
+    """The variables of one stage; see `Held`.
 
     Args:
-        entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
+        entries: The whole run's, in the order of a checkpoint: `num_weights` of the model, then
             the optimizer's.
     """
 
@@ -285,9 +285,9 @@ class Owned:
 
     Args:
         held: What the loop knows of them.
-        entries: Of the whole run, in the order of a checkpoint: `num_weights` of the model, then
+        entries: The whole run's, in the order of a checkpoint: `num_weights` of the model, then
             the optimizers'.
-        optimizers: That of each stage.
+        optimizers: The optimizer of each stage.
         common: For each stage but the first: its states that belong to no variable, each with the
             first one's.
     """
@@ -300,12 +300,12 @@ class Owned:
 
     @property
     def variables(self) -> list[Any]:
-        """All of this process."""
+        """All variables of this process."""
         return [entry.variable for entry in self.entries if self._is_here(entry)]
 
     @property
     def weights(self) -> list[Any]:
-        """Those of them that are the model's."""
+        """The model's variables of this process."""
         return [
             entry.variable for entry in self.entries[: self.num_weights] if self._is_here(entry)
         ]

@@ -42,7 +42,7 @@ class StagedNetwork:
     Args:
         graph: Its layers.
         cut: Where each stage begins.
-        stages: Those of this process, by device.
+        stages: The stages of this process, by device.
         owned: Its variables.
         exchange: Sends what crosses from stage to stage.
         split: Runs its layers on parts of samples; None where samples are whole.

@@ -25,7 +25,7 @@ class StagedTiles:
     Args:
         loss: A mean over pixels.
         cut: The tiles of a sample.
-        passes: Of a step.
+        passes: Passes of a step.
         averaging: In which optimizers are applied.
         prepare: Returns what a device works on of the tiles that it was fed; called on the device.
         whole: Returns the sum over all devices that share a tile; called on the device.

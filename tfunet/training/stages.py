@@ -85,7 +85,7 @@ def build_in_stages(attempt: Attempt, data: RunData, costs: Costs) -> Network:
         attempt.say(made.split.summary())
         own = own_part(batch, made.split.group(), made.split.bounds)
         own_truth = truth_of(own)
-        # Else each device cuts its part from the whole sample.
+        # With pipeline = "device", each device cuts its part from the whole sample.
         fed = batch if config.pipeline == "device" else own
     fed_tensors = (fed["image"], truth_of(fed))
     # With tiles, a tile is a micro-batch.

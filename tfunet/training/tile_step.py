@@ -34,8 +34,8 @@ class TileStep:
     """An optimizer step over the tiles of its samples, pass by pass.
 
     Args:
-        work: Of this process's devices.
-        passes: Of a step; each takes the next batch of tiles.
+        work: What this process's devices do.
+        passes: Passes of a step; each takes the next batch of tiles.
         alive: Called before each pass.
         note: Told of each wait for tiles, as "input".
     """

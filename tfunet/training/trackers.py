@@ -31,8 +31,8 @@ class Trackers:
     """The trackers of a run, in the chief's process.
 
     Args:
-        names: Those of the configuration.
-        folder: Of the run.
+        names: The trackers that the configuration names.
+        folder: Folder of the run.
         say: Prints a line.
         wait_seconds: For which `end` waits at most.
     """

@@ -67,7 +67,7 @@ class WholeCases:
         validation: The cases, as indices of `cases`.
         spacings: Pixel size of each of them, if it is known.
         objects: Case and shape to the numbers of its true objects, as in `DataSource`.
-        scoring: Of the regions.
+        scoring: How regions are scored.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ def test_a_report_has_a_table_of_them(tmp_path):
     (header,) = (line for line in text.splitlines() if "  metric  " in line)
     assert re.split(r"  +", header) == [
         *("backend", "replicas", "region", "metric", "median", "mean (95 % interval)"),
-        # Of one cell, there is no difference.
+        # A single cell has no difference.
     ]
     assert "2.500 [2.000, 3.000] in 6 of 9 cases" in text
     report = write_report(tmp_path / "s")

@@ -85,6 +85,6 @@ def test_a_removal_is_chosen_where_it_helps():
 def test_nothing_is_chosen_where_nothing_helps():
     cleaning, trials = choose_cleaning(list(cases_with_specks(0)))
     assert not cleaning
-    # Of 3000 voxels there is no component, so all would be removed.
+    # No component has 3000 voxels, so all would be removed.
     assert trials[-1].worse == 6
     assert not any(trial.is_kept for trial in trials)

@@ -186,7 +186,7 @@ def test_configurations_are_ranked_by_the_score_that_the_runs_show(
 
 
 def test_a_case_counts_with_its_mean_over_the_runs_that_validated_it(tmp_path):
-    # Of each fold its own cases; every repeat of a fold is as good as the other.
+    # Each fold has its own cases; every repeat of a fold is as good as the other.
     lead = {"a": 0.10, "b": 0.02, "c": 0.03, "d": -0.04}
 
     def write(trial):

@@ -134,7 +134,7 @@ def test_of_stages_of_split_samples_each_exchange_and_each_wait_is_a_part(tmp_pa
             write_trial(tmp_path, trial, **record(ONE, 1))
             continue
         table = record({**TWO, "stragglers": 0.0}, 2)
-        # Of each device (ms), and of the slowest: all but the average, then without borders.
+        # Milliseconds of each device, and of the slowest all but the average, then without borders.
         times = {"alone": (20, 30, 40, 50), "crossing": (1, 85, 2, 3), "exchanging": (100, 1, 2, 3)}
         for name, values in times.items():
             table[f"{name}_seconds"] = [[milliseconds / 1000] * 3 for milliseconds in values]

@@ -87,7 +87,7 @@ def test_measured_memory_of_a_step_stands_beside_the_planned(comparisons):
     assert single["measured"] == "21.0"
     assert horovod["measured"] == "-"
     assert all("measured" not in row for row in plan_rows([comparisons[1]]))
-    # Of replicas that share an allocator nobody knows how much is of which.
+    # Nobody knows how much each of the replicas has that share an allocator.
     together = Measured(peak_bytes=42 * MIB, num_replicas=2)
     (row,) = plan_rows([replace(comparisons[1], measured=(together,))])
     assert "measured" not in row
@@ -106,7 +106,7 @@ def test_what_a_step_copies_is_told_and_whether_it_waits_for_it(comparisons):
 def test_copies_of_traced_runs_were_measured(tmp_path):
     write_swap_sweep(tmp_path)
     run = next(tmp_path.glob("single-*24mib*-r1-*"))
-    # Of the steps 2 and 3; the first one traces, and what comes after the last is no step's.
+    # Steps 2 and 3 count; the first one traces, and what comes after the last is no step's.
     lines = ["step,name,begin_seconds,seconds", "0,start,90,9", "1,step,100,5", "1,swap out,101,4"]
     for step, begin in ((2, 110), (3, 120)):
         lines += [f"{step},step,{begin},5", f"{step},swap out,{begin + 1},0.03"]

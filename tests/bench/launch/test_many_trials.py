@@ -104,5 +104,5 @@ def test_nothing_runs_twice_nothing_is_lost_and_failures_are_rows(sweep):
         # What failed runs again in every session that comes after it, what ended well never.
         sessions = 1 + sum(number < at for at in HANGING)
         assert started[name] == (sessions if way else 1 + (number in HANGING)), name
-    # Of every attempt but the last the record is kept.
+    # The record of every attempt but the last is kept.
     assert len(list((folder / "earlier").iterdir())) == started.total() - 200

@@ -97,7 +97,7 @@ def test_a_line_that_was_cut_short_costs_no_other(tmp_path):
     assert search(tmp_path, trials=4) == exit_codes.OK
     assert settings_of(tmp_path)[:2] == before
     assert len(settings_of(tmp_path)) == 4
-    # Of a large plan, too, only the states are read.
+    # Only the states of a large plan are read, too.
     large = read_states(tmp_path, many=1)
     assert large == read_states(tmp_path)
     assert [trial.state for trial in large.trials] == ["done"] * 4

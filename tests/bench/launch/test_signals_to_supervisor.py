@@ -183,7 +183,7 @@ def test_what_happens_instead_of_saving_is_said(mark, end, code):
     _, errors = process.communicate(timeout=MOST_SECONDS)
     said = {5: "ended with exit code 5", 3: "was killed by SIGKILL", 0: "The run was at its end"}
     assert said[code] in errors
-    # Of a run that is complete, the signal ends what the caller does next.
+    # If the run is complete, the signal ends what the caller does next.
     assert process.returncode == (code or -signal.SIGINT)
 
 

@@ -107,7 +107,7 @@ def test_caps_of_a_study_are_no_different_machines(tmp_path):
         if trial.result is not None and (cap := trial.config.cpu_memory)
     ]
     assert shared_environment(trials)[1] == {}
-    # Of a cap that somebody set beside the study, nothing but the environment tells.
+    # Only the environment tells of a cap that somebody set beside the study.
     by_hand = [replace(trial, config=replace(trial.config, cpu_memory=None)) for trial in trials]
     assert list(shared_environment(by_hand)[1]) == [f"switches.{LIMIT}"]
 

@@ -90,5 +90,5 @@ def test_chosen_figures_are_drawn_in_their_order(summary, runs):
     page = drawings[0]._repr_html_()
     assert drawings[0].svg in page
     assert drawings[0].caption in page
-    # Else every notebook would hold each figure twice.
+    # With it, every notebook would hold each figure twice.
     assert "<svg" not in repr(drawings[0])

@@ -50,7 +50,7 @@ def test_phases_and_what_a_step_is_made_of(run):
 
 def test_timeline_has_the_bars_of_the_steps_that_were_asked_for(run):
     (axes,) = step_timeline(run, 2, 2).axes
-    # Of each process and step: input, two averages, the step, its callbacks.
+    # Each process and step has input, two averages, the step, its callbacks.
     assert len(axes.patches) == 2 * 2 * 5
     (legend,) = axes.figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {

@@ -24,7 +24,7 @@ NOISE = "augmentation.noise"
 RULE = {"factors": [0.5], "low": 0.01, "high": 1.0}
 TOURNAMENT = {"trainers": 3, "round_steps": 20, "mutate": {NOISE: RULE}}
 DIFFERENCE = "minus independent runs"
-# Of each trainer and round: own score, partner, its score, whose model, learning rate.
+# For each trainer and round: own score, partner, its score, whose model, learning rate.
 PLAYED = {
     0: [(0.5, 1, 0.6, 1, 0.002), (0.7, None, None, 0, 0.002)],
     1: [(0.6, 0, 0.5, 1, 0.001), (math.nan, 2, 0.2, 2, 0.004)],

@@ -310,7 +310,7 @@ def test_one_run_alone_has_a_report(tmp_path):
     *rows, rest = cases[1:]
     dice = [float(line.split()[1]) for line in rows]
     assert dice == sorted(dice)
-    # Of many cases the worst are printed, and the pages fold them.
+    # The worst of many cases are printed, and the pages fold them.
     assert len(rows) == 10
     assert rest.startswith("These are the worst 10 of 12 validation cases.")
     assert "<details>\n<summary>Dice of 12 validation cases, the worst first</summary>" in page

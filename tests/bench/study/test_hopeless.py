@@ -158,7 +158,7 @@ def test_without_the_rule_everything_runs(sweeps):
 
 def test_repeats_that_never_ran_are_none_that_a_study_loses(sweeps):
     sweeps.run(SLOW)
-    # Of the three fourth repeats, two were run.
+    # Two of the three fourth repeats were run.
     with pytest.raises(ValueError, match="holds 2 trials that are not in study"):
         sweeps.run(SLOW, table={**TABLE, "repeats": 3})
 

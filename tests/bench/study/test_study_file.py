@@ -248,7 +248,7 @@ def test_folds_are_an_axis_of_a_study():
     plan = plan_trials(study, 4)
     assert [trial.config.fold for trial in plan.trials] != []
     assert {trial.config.fold for trial in plan.trials} == {0, 1, 2}
-    # Of a part that there is not, nothing is run.
+    # A fold that there is not is not run.
     other = plan_trials(study_from_dict({"base": {"folds": 2}, "grid": {"fold": [0, 2]}}), 4)
     (skipped,) = other.skipped
     assert "fold must lie between 0 and 1" in skipped.reason

@@ -1,4 +1,4 @@
-"""Of a configuration, `tfunet auto` keeps all that it does not choose itself."""
+"""`tfunet auto` keeps all of a configuration that it does not choose itself."""
 
 import tomllib
 from pathlib import Path

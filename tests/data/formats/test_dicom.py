@@ -25,7 +25,7 @@ from tfunet.data.layouts.folder import open_folder
 RNG = np.random.default_rng(0)
 PLANE = RNG.integers(0, 4096, (20, 31)).astype(np.uint16)
 VOLUME = RNG.integers(0, 2000, (6, 20, 31)).astype(np.uint16)
-# Of planes 2 mm apart.
+# Planes are 2 mm apart.
 POSITIONS = [(10, 20, 2.0 * number) for number in range(6)]
 SHUFFLED = [3, 0, 5, 1, 4, 2]
 

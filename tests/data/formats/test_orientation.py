@@ -12,7 +12,7 @@ from tfunet.data.lazy_image import open_image, open_mask
 RNG = np.random.default_rng(0)
 COLOURS = RNG.integers(0, 256, (20, 33, 3)).astype(np.uint8)
 GREY = COLOURS[..., 0]
-# Of a corner pattern, whose upper left is 1 and upper right 2, what each tag makes of it.
+# A pattern with a number in each corner, and what each tag makes of it.
 CORNERS = np.array([[1, 2], [3, 4]], np.uint8)
 SHOWN = {
     1: [[1, 2], [3, 4]],

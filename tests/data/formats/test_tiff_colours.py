@@ -60,7 +60,7 @@ def test_floating_point_with_white_at_zero_is_refused(tmp_path):
 
 def test_a_mask_with_white_at_zero(tmp_path):
     mask = np.where(GREY8 > 200, 255, 0).astype(np.uint8)
-    # Of one bit, the header is taken at its word, as by every viewer.
+    # In one bit, the header is taken at its word, as by every viewer.
     tifffile.imwrite(tmp_path / "bit.tif", mask > 0, photometric="miniswhite")
     np.testing.assert_array_equal(read_mask(tmp_path / "bit.tif"), mask == 0)
     # ImageJ's "inverting LUT": 255 inside, shown in black.

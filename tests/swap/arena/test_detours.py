@@ -19,7 +19,7 @@ from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.strategy import Problem
 
 MIB = 2**20
-# Of 8 MiB, when a is gone, b has one free on one side and six on the other, and c wants more.
+# When a is gone, b has one of 8 MiB free on one side and six on the other, and c wants more.
 APART = (
     ("Conv3D", "x", "a", MIB),
     ("Conv3D", "a", "b", MIB),

@@ -54,7 +54,7 @@ def test_pieces_are_those_that_are_free():
     assert done.returncode == 0, done.stderr[-2000:]
     pieces, again, free = json.loads(done.stdout.splitlines()[-1])
     assert pieces == again
-    # That of the first region, beside the scalars, and the two holes.
+    # The piece of the first region, beside the scalars, and the two holes.
     assert [round(num_bytes / MIB, 1) for num_bytes in pieces[:-1]] == [1.0, 1.5, 2.0]
     assert 0 < free - sum(pieces) < MIB
 

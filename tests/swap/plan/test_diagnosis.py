@@ -87,7 +87,7 @@ def test_the_line_names_the_few_largest_and_what_would_help():
     # What is done already is no advice.
     line = over_line(dataclasses.replace(limited, disk_budget_bytes=MIB, compression="bfloat16"))
     assert "more of the disk (swap_disk_size), a smaller batch" in line
-    # Of an earlier version.
+    # A plan of an earlier version.
     plan = Plan(budget_bytes=1, peak_bytes=2 * MIB, floor_bytes=MIB, floor_op="conv")
     assert "the largest single op needs 1 MiB (conv). What would help: a smaller" in over_line(plan)
 

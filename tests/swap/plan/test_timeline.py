@@ -82,7 +82,7 @@ def test_copies_that_take_a_core_are_not_moved():
 
 
 def test_a_copy_back_begins_after_the_one_out_also_where_the_reader_is_near():
-    # Of a forward pass in two parts: b is read by the second op after its own.
+    # A forward pass in two parts: b is read by the second op after its own.
     rows = (("Conv3D", "x", "a"), ("Conv3D", "x", "b"), ("Loss", "a", "L"), ("ConvGrad", "Lb", "B"))
     trace, names = make_trace(*((*row, 100) for row in rows))
     actions = schedule(trace, {names.index("b"): "swap"})

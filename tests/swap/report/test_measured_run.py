@@ -12,8 +12,8 @@ from tfunet.swap.report.text import read_measured, read_plans
 pytestmark = pytest.mark.multiprocess
 
 ARENA = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "256"}
-# A checkpoint is smaller than the limit. Of some 20 MiB a step may use 14: what is swapped, and
-# nothing else may be done, is not.
+# A checkpoint is smaller than the limit on files. What a step swaps is larger: it may save memory
+# in no other way.
 AT_THE_END = """
 import resource
 import keras

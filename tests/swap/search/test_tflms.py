@@ -66,7 +66,7 @@ def test_level_is_the_longest_path_to_an_op():
 
 @pytest.mark.parametrize(
     ("threshold", "swapped"),
-    # Of a, b and c the gradients A, B and L are at distances of 5, 3 and 1.
+    # The gradients A, B and L are at distances of 5, 3 and 1 from a, b and c.
     [(0, "abc"), (1, "ab"), (2, "ab"), (3, "a"), (4, "a"), (5, "")],
 )
 def test_tensor_is_swapped_if_a_reader_is_farther_than_the_threshold(threshold, swapped):
@@ -213,7 +213,8 @@ def test_ops_of_the_forward_pass_that_are_serialized(options, ops):
 
 
 def test_distances_are_counted_with_what_is_serialized():
-    # Of c and its gradient C 3 levels; with b before c and d before e, so that E comes later, 4.
+    # c and its gradient C are 3 levels apart; with b before c and d before e, so that E comes
+    # later, 4.
     rule = {"swapout_threshold": 3, "threshold_bytes": 100}
     assert plan_for(BRANCHES, **rule).decisions == {}
     assert plan_for(BRANCHES, **rule, serialization=["1:3"]).decisions == {

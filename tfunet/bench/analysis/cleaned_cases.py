@@ -50,7 +50,7 @@ def compare(
 
     Args:
         labels: The prediction.
-        mask: Of the same shape.
+        mask: The truth, of the same shape.
         regions: The labels of each region.
         num_classes: Labels are 0 to num_classes - 1.
     """

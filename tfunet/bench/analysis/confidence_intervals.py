@@ -1,7 +1,7 @@
 """Confidence intervals of ratios (speed-ups) and differences over repeats, and verdicts. Pure.
 
 Why Student's t on logarithms, and no bootstrap: a sweep has 3 to 10 repeats, and a percentile
-bootstrap of so few values cannot reach beyond them. Of 5 values it has no p-value below 6 %, so no
+bootstrap of so few values cannot reach beyond them. With 5 values no p-value is below 6 %, so no
 verdict could be adjusted for the number of comparisons. The intervals of t have their nominal
 coverage for 3 to 10 repeats (tests/bench/analysis/test_coverage.py), and t gives p-values.
 """

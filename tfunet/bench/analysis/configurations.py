@@ -25,7 +25,7 @@ from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 # Settings that change neither the network nor its training; ways of training have a name of their
 # own.
 NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
-# Of these, a study may ask for the speed; the others say how a run is watched and recorded.
+# Settings that change no score, and whose speed a study may compare.
 OF_SPEED = ("swap", "swap_host", "swap_disk", "cpu_memory", "gpu_memory", "cores_per_replica")
 # The mean over several regions.
 MEAN = "mean"
@@ -62,7 +62,7 @@ class Configuration:
     """The runs of one configuration.
 
     Args:
-        settings: Those in which it differs from the others; none if only the way of training does.
+        settings: Where it differs from the others; none if only the way of training does.
         scores: First the one by which it is ranked.
     """
 
@@ -300,8 +300,8 @@ def _rank(
 def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iterator[list[Score]]:
     """Yield the scores of each cell; p-values are adjusted for all questions and pairs of cells.
 
-    Pairs without the best count too, because the best is only known afterwards. Of many cells they
-    are only counted, which makes p-values no smaller: the pairs grow with the square.
+    Pairs without the best count too, because the best is only known afterwards. With many cells
+    they are only counted, which makes p-values no smaller: the pairs grow with the square.
     """
     judged = _judged(
         [[values_by_repeat(cell, *question) for cell in cells] for question in questions]

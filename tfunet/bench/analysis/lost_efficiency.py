@@ -55,7 +55,7 @@ class Lost:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Those that were measured, by their names."""
+        """The parts that were measured, by their names."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
@@ -95,7 +95,7 @@ def lost(run: Result, single: Result, scaling: str) -> Lost | None:
             "imbalance": slowest - mean,
         }
         alone = mean
-    # Of what is computed alone, halos of tiles are what no pixel needs as its own.
+    # Computing the halos of tiles counts as halo.
     parts["computation"] = alone / run.redundancy - single_synthetic / single.redundancy
     if run.redundancy > 1 or single.redundancy > 1:
         redundant = (alone - single_synthetic) - parts["computation"]

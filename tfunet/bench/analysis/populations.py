@@ -35,9 +35,9 @@ class Cost:
     """What it took until an evaluation first reached a Dice.
 
     Args:
-        seconds: Of steps and rounds, without waiting; all trainers count as if they ran together.
-        steps: Of the trainer that reached it.
-        device_hours: Of all trainers.
+        seconds: Steps and rounds, without waiting; all trainers count as if they ran together.
+        steps: Steps of the trainer that reached it.
+        device_hours: Hours of all trainers' devices.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Population:
 
     Args:
         label: What tells its cell apart, for tables and legends.
-        number: Of the population within its cell, from 1.
+        number: Number of the population within its cell, from 1.
         restarts: First step of each attempt of a trainer but its first, by trainer; 1 for one that
             began anew.
     """
@@ -147,9 +147,9 @@ class Comparison:
     """The populations of a cell, compared with independent runs.
 
     Args:
-        difference: Of the best Dice, minus that of independent runs; None without these.
+        difference: The best Dice, minus that of independent runs; None without these.
         adjusted_p: Adjusted for all such differences of the sweep; None without an interval.
-        ratios: Of each of COSTS to a common Dice, over that of independent runs, by its name.
+        ratios: Each of COSTS to a common Dice, over that of independent runs, by its name.
     """
 
     label: str
@@ -162,7 +162,7 @@ class Comparison:
 def compare(populations: Sequence[Population], dice: float | None = None) -> list[Comparison]:
     """Compare each cell's populations with independent runs: the best Dice, and the cost of `dice`.
 
-    Of costs, only populations that reached it count.
+    The cost counts only populations that reached it.
     """
     cells: dict[str, list[Population]] = {}
     for population in populations:

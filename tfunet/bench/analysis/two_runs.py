@@ -27,7 +27,7 @@ class RunsCompared:
     """Two runs compared.
 
     Args:
-        rows: Of what differs, with the texts of both: (what, first, second).
+        rows: What differs, with the texts of both: (what, first, second).
         notes: What is the same, and from where on something differs.
         verdict: One of SAME, ROUNDED and OTHER.
     """

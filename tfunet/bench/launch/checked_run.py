@@ -38,7 +38,7 @@ def check_start(config: RunConfig, folder: Path | None, *, is_placed: bool) -> N
 
     Args:
         config: The run.
-        folder: That of its record, which may hold a checkpoint.
+        folder: Folder of its record, which may hold a checkpoint.
         is_placed: Whether a launcher has given this process its place already.
     """
     check_installed(config.backend)

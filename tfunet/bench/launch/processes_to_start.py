@@ -17,7 +17,7 @@ from tfunet.machine.cores import core_variables, share_cores
 from tfunet.machine.environment import DEFAULTS
 
 FIRST_PORT, LAST_PORT = 10000, 65535
-# Of Linux: the first and the last port that the system gives by itself.
+# In Linux: the first and the last port that the system gives by itself.
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

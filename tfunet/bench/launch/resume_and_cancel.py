@@ -66,7 +66,7 @@ def cancel_sweep(folder: str | Path, trials: Collection[str] = ()) -> list[str]:
     queued = queued_trials(root)
     chosen = {name: entry for name, entry in queued.items() if not trials or name in trials}
     cancel([entry.job for entry in chosen.values()])
-    # Those of SLURM's jobs run elsewhere.
+    # Trials in SLURM's jobs run elsewhere.
     running = [
         trial.id for trial in sweep.trials if trial.state == "running" and trial.id not in queued
     ]

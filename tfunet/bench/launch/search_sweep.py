@@ -234,7 +234,7 @@ class _Hunt:
     def _reclaim(self) -> None:
         """Ask again for the settings of trials whose process has died."""
         trials = self._optuna_study.get_trials(deepcopy=False)
-        # Those that have ended are looked at once.
+        # Trials that have ended are looked at only once.
         self._unended += trials[self._num_seen :]
         self._num_seen = len(trials)
         numbers = [trial.number for trial in self._unended]

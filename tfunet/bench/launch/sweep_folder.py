@@ -47,8 +47,8 @@ def set_aside(folder: Path, root: Path) -> None:
     with writing(target):
         target.parent.mkdir(exist_ok=True)
         shutil.move(folder, target)
-        # Only of a run, and never through a link: they may be a user's own. A run with a result has
-        # ended well, also if its result cannot be read.
+        # A user's own files stay: only those of a run are deleted, and never through a link. A run
+        # with a result has ended well, also if its result cannot be read.
         is_run = any((target / name).is_file() for name in ("config.json", "config.toml"))
         has_result = os.path.lexists(target / "result.json")
         if is_run and not has_result and not target.is_symlink():
@@ -83,7 +83,7 @@ def write_plan(planned: StudyPlan, root: Path) -> None:
     table = {**plan_json(planned), "working_folder": str(Path.cwd())}
     write_atomic(root / "plan.json", json.dumps(table, indent=1))
     with writing(root / LINES):
-        (root / LINES).unlink(missing_ok=True)  # Those of a search.
+        (root / LINES).unlink(missing_ok=True)  # Written by a search.
 
 
 def write_study(study: Study, root: Path) -> None:

@@ -30,11 +30,11 @@ class RunningTrial:
     """A trial that runs now.
 
     Args:
-        seconds: Since its settings were written.
+        seconds: Time since its settings were written.
         epochs: Epochs with a row, and those planned; None if the run is one of steps.
         losses: Training loss of each epoch so far.
         dice: Mean Dice over regions of each evaluation so far.
-        last_line: Of its log.
+        last_line: Last line of its log.
     """
 
     name: str
@@ -116,7 +116,7 @@ def spark(values: Sequence[float], width: int = 24) -> str:
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return ""
-    # Of many values, the mean of each part.
+    # A bar is a value, or the mean of several that follow each other.
     count = min(width, len(known))
     edges = [len(known) * at // count for at in range(count + 1)]
     shown = [fmean(known[first:last]) for first, last in itertools.pairwise(edges)]
@@ -220,5 +220,5 @@ def _seconds_left(
     for trial, now in zip(under_way, running, strict=True):
         needed = left.of(trial.cell)
         still += max(0.0, needed - now.seconds)
-    # Those that run side by side share the rest.
+    # Trials that run side by side share the rest.
     return still / max(1, len(running))

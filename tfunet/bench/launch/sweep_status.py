@@ -12,7 +12,7 @@ from tfunet.bench.records.trial_states import MANY, SweepStates, TrialState, rea
 from tfunet.process.terminal import columns
 
 Trial = TypeVar("Trial", TrialRecord, TrialState)
-# Of a large sweep, trials in these states have no row, and the others not more than so many.
+# In the table of a large sweep, trials in these states have no row.
 UNREMARKABLE = ("done", "waiting")
 MOST_ROWS = 50
 STATES: tuple[State, ...] = get_args(State)
@@ -49,7 +49,7 @@ def status(folder: str | Path) -> dict[str, Any]:
 
 
 def status_table(folder: str | Path) -> str:
-    """Return the same as text. Of a sweep of thousands, only trials that ended badly or run have
+    """Return the same as text. In a sweep of thousands, only trials that ended badly or run have
     a row.
     """
     sweep, note = _known(folder)

@@ -19,7 +19,7 @@ class TimeLeft:
         self._seconds = {cell: sorted(values) for cell, values in seconds.items() if values}
         self._all = sorted(value for values in self._seconds.values() for value in values)
         self._waiting = Counter(trial.cell for trial in waiting)
-        # Of the waiting trials of cells that were run.
+        # Seconds of the waiting trials of cells that were run.
         self._known = sum(
             count * _median(self._seconds[cell])
             for cell, count in self._waiting.items()

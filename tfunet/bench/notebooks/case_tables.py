@@ -18,7 +18,7 @@ SHOWN = 5
 def case_rows(family: Family, shown: int = SHOWN) -> list[dict[str, str]]:
     """Return a row for each case, the worst first: mean Dice over regions in each cell.
 
-    Of many cases, return only the `shown` worst and the `shown` best ones.
+    If there are many cases, only the `shown` worst and the `shown` best ones are returned.
     """
     columns = {
         cell.label: [dice_by_case(trial.folder) for trial in cell.done]

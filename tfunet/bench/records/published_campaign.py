@@ -25,10 +25,10 @@ class CampaignRun:
 
     Args:
         way: "single", "mirrored", "multiworker" or "horovod".
-        epoch_seconds: Of every epoch but the first, which traces.
+        epoch_seconds: Duration of every epoch but the first, which traces.
         efficiency: Speed-up against one GPU, divided by the GPUs, from the mean epoch.
         median_efficiency: The same from the median epoch.
-        iou: Of the last epoch; None in a log without it.
+        iou: IoU of the last epoch; None in a log without it.
     """
 
     way: str

@@ -46,7 +46,7 @@ KINDS_APART = {
     "replicas_from_step": list[tuple[Count, Positive]] | None,
     "proved": dict[str, Any] | None,
 }
-# Of `proved`; the rest is for people.
+# What is read of `proved`; the rest is for people.
 KINDS_OF_PROOF = {"is_proved": bool, "why_not": str}
 
 
@@ -110,8 +110,8 @@ class Result:
     # Metrics of batches and means of those of whole cases, by the names that callbacks see: those
     # that are defined.
     metrics: Mapping[str, float] = field(default_factory=dict)
-    # Of all cases together, and the mean of the latter over regions; missing in older records, and
-    # where no pixel has a region.
+    # Scores of all cases together, and the mean of the IoU over regions; missing in older records,
+    # and where no pixel has a region.
     dataset_dice: Mapping[str, float] = field(default_factory=dict)
     dataset_iou: Mapping[str, float] = field(default_factory=dict)
     miou: Finite | None = None

@@ -78,8 +78,8 @@ class _Done(msgspec.Struct):
 def read_states(folder: str | Path, many: int = MANY) -> SweepStates:
     """Return the states of a sweep's trials.
 
-    Of a plan with `many` trials or more, the settings are not checked, and of a trial that ended
-    well only result.json is read. Whatever is not as a run writes it is read in full.
+    In a plan with `many` trials or more, settings are not checked, and only result.json is read
+    where a trial ended well. Whatever is not as a run writes it is read in full.
     """
     root = Path(folder)
     plan = _large_plan(root, many)

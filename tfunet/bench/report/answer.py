@@ -36,7 +36,7 @@ class _Ranking:
 
     Args:
         first: The fastest, and those that cannot be told from it.
-        slower: Those that are slower than the fastest.
+        slower: Ways that are slower than the fastest.
         is_known: Whether there are enough repeats for every verdict.
     """
 

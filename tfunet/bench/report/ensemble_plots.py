@@ -14,7 +14,7 @@ from tfunet.config.keys import show
 
 COLOUR = "#0072B2"
 MOST_DOTS = 1000
-MOST_NAMES = 12  # Of a setting without numbers, on its axis.
+MOST_NAMES = 12  # More values of a setting without numbers have no names.
 
 
 def against_settings(ensemble: Ensemble, most: int) -> Figure:

@@ -141,7 +141,7 @@ def repeat_dots(
 def draw_boxes(axes: Any, rows: Sequence[Any], colours: Sequence[str]) -> None:
     """Draw a box for the values of each row; without a colour, it keeps the default.
 
-    Of few values, quartiles say nothing: they are drawn as dots, with a line at their median.
+    Few values are drawn as dots, with a line at their median: their quartiles say nothing.
     """
     few = [at for at, row in enumerate(rows) if 0 < len(row) < FEWEST_OF_BOX]
     for at in few:

@@ -17,7 +17,7 @@ from tfunet.data.confusion_figure import draw_confusion
 
 MAX_COUNTS = 4
 MAX_POINTS = 300
-# Of fewer regions, panels are larger.
+# With fewer regions, panels are larger.
 FEW_REGIONS = 4
 
 

@@ -29,7 +29,7 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     targets = list(dict.fromkeys(target for cell in family.cells for target in cell.targets))
     has_device = any(cell.device_bytes for cell in family.cells)
     has_share = any(cell.synthetic_share for cell in family.cells)
-    # Of one region it is no mean.
+    # The IoU of a single region is no mean.
     has_miou = len(regions) > 1 and any(cell.miou for cell in family.cells)
     rows = []
     for cell in family.cells:
@@ -219,7 +219,7 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
         for name in apart:
             numbers.pop(name)
         for name in ("crossing_seconds", "mean_alone_seconds", "bubble_seconds"):
-            if numbers[name] is None:  # Of networks in stages only.
+            if numbers[name] is None:  # Only networks in stages have it.
                 del numbers[name]
         for score in ("dice", "iou", "mae", "dataset_dice", "dataset_iou"):
             numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})

@@ -150,7 +150,7 @@ def read_study(path: str | Path) -> Study:
     ]
     file = base_file(table.get("base"), " in [base]")
     if file is None:
-        study = replace(study, text=text)  # Else a copy of it would change with the file.
+        study = replace(study, text=text)  # A text that names a file would change with that file.
     else:
         included += file_and_bases(file)
     if study.samples is not None and "file" in study.samples.table:

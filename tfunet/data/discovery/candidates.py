@@ -18,7 +18,7 @@ from tfunet.data.layouts.file_patterns import compiled, placeholders
 MOST_PARTNERS = 24
 # Files of each kind of name that candidates are taken from.
 TRIED = 4
-# Of more candidates, those that fit most of some files are counted on all files.
+# With more candidates, only those that fit most of some files are counted on all files.
 MOST_COUNTED = 200
 SAMPLED = 200
 # With more, the names say little, and files are of one kind if their folder is the same.

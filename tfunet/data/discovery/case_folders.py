@@ -186,7 +186,7 @@ class _Look:
 
     Args:
         shapes: Spatial shape of each case.
-        channels: Of the first.
+        channels: Channels of the first.
         values: All values, if they are a few whole numbers; () for others.
     """
 

@@ -20,7 +20,7 @@ from tfunet.data.source import DataSource
 TILE = {2: 128, 3: 64}
 TILES_PER_CASE = 16
 PIXELS_PER_CLASS = 100
-# Of more cases, evenly spread ones are looked at for their brightness.
+# With more cases, only evenly spread ones are looked at for their brightness.
 MOST_SAMPLED = 200
 
 

@@ -20,7 +20,7 @@ SPARSE, FOREGROUND_SHARE = 0.05, 0.33
 # A first look on a CPU should not take longer. The default network has 32 filters.
 MOST_SECONDS = 30 * 60.0
 FILTERS = (32, 16, 8)
-# Of a core in convolutions: the trainings of docs/data.md had 27 to 36 on a core of an AMD EPYC.
+# A core's speed in convolutions: the trainings of docs/data.md had 27e9 to 36e9 on an AMD EPYC.
 CORE_FLOPS_PER_SECOND = 30e9
 # What a step takes beside convolutions.
 STEP_SECONDS = 0.05
@@ -107,7 +107,7 @@ def add_training(
     )
     steps = 500 if rank == 2 else 250
     epochs = max(1, round(steps * batch / (max(num_train, 1) * per_case)))
-    # Of whole epochs, which may be more for many cases.
+    # Epochs are whole, so that many cases may need more steps.
     num_steps = max(steps, epochs * max(num_train, 1) * per_case // batch)
     shape = (*source.patch, source.channels)
     filters, time = _fitting_filters(machine, shape, source.num_outputs, batch, num_steps)

@@ -319,7 +319,7 @@ def _of_a_file_each(
         reasons["masks"] += f" {BACKGROUND} is left out: it is where no class is."
     if unions:
         reasons["masks"] += f" {', '.join(unions)} is left out: it is the others together."
-    # Of nested classes the inner one must come later.
+    # The inner one of nested classes must come later.
     kept.sort(key=lambda name: -values[name].foreground)
     chosen = {name: masks[name] for name in kept}
     options: dict[str, Any] = {"masks": chosen}

@@ -25,7 +25,7 @@ TRIED = 3
 CASES, FILES = 4, 50
 # Objects of one image share at most this part of their pixels.
 SHARED = 0.2
-# Of the masks at most this part is something else.
+# At most this part of the masks is something else.
 OTHERS = 0.1
 # Files of a class whose values are read.
 MOST_READ = 300
@@ -124,7 +124,7 @@ def object_options(
                 "colours. Store 0 and one other value in it, or say --images and --masks."
             )
         several = [values for values in read if not values.is_binary]
-        if len(several) <= OTHERS * len(read):  # Else all are of a kind.
+        if len(several) <= OTHERS * len(read):  # Then only smooth ones count.
             several = [v for file, v in some.items() if v.num_files and v.is_smooth(file)]
         threshold = max([threshold, *(plain_number(values.high / 2) for values in several)])
         shares = [values.foreground_share for values in read]

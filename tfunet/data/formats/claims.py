@@ -10,7 +10,7 @@ from tfunet.config.amount import GIB, in_bytes
 
 LIMIT_VARIABLE = "TFUNET_IMAGE_LIMIT"
 DEFAULT_LIMIT = "4GiB"
-# Of an image that somebody measured or drew. Deflate packs zeros 1000 to 1.
+# No image that somebody measured or drew packs better. Deflate packs zeros 1000 to 1.
 PLAUSIBLE_RATIO = 100
 SMALLEST_CHUNK = 2**10
 POINTERS = {

@@ -89,7 +89,7 @@ def _stored(frames: Sequence[Frame], *, labels: bool) -> Stored:
 
 
 def _dtype(dataset: Any) -> str:
-    # Of floating point there is no sign to speak of (PS3.3 C.7.6.24).
+    # Pixels in floating point have no PixelRepresentation (PS3.3 C.7.6.24).
     kinds = {None: "float", 0: "uint", 1: "int"}
     return f"{kinds[dataset.get('PixelRepresentation')]}{int(dataset.BitsAllocated)}"
 

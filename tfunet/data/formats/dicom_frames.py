@@ -23,7 +23,7 @@ class Frame:
     Args:
         dataset: What holds it.
         number: Its place there, from 0.
-        position: Of its first pixel, in mm; None where nothing is said.
+        position: Position of its first pixel, in mm; None where nothing is said.
         directions: (2, 3) unit vectors along a row and along a column; None where nothing is said.
         segment: Which segment it shows; 0 where it shows an image.
     """
@@ -88,7 +88,7 @@ def plane_distance(frames: Sequence[Frame]) -> float | None:
     first = frames[0]
     if len(frames) > 1 and first.position is not None and first.directions is not None:
         return float(np.median(np.abs(np.diff([frame.distance for frame in frames]))))
-    offsets = first.dataset.get("GridFrameOffsetVector")  # Of a dose.
+    offsets = first.dataset.get("GridFrameOffsetVector")  # RT Dose has it.
     if len(frames) > 1 and offsets:
         return float(np.median(np.abs(np.diff([float(offset) for offset in offsets]))))
     measures = first.group("PixelMeasuresSequence")

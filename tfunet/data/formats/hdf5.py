@@ -116,7 +116,7 @@ def _sources(path: Path, dataset: Any, depth: int = 0) -> list[Path]:
 
 def _described(dataset: Any) -> Stored:
     described = plain(dataset.shape, dataset.dtype)
-    for name in ("_FillValue", "missing_value"):  # Of netCDF.
+    for name in ("_FillValue", "missing_value"):  # netCDF's names.
         value = np.ravel(dataset.attrs.get(name, ()))
         if value.size == 1 and value.dtype.kind in "iuf":
             nodata = float(value[0])

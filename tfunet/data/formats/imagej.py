@@ -7,7 +7,7 @@ from typing import Any
 
 from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
 
-# Of all regions of a file, unpacked.
+# All regions of a file together, unpacked.
 MOST_BYTES = 2**28
 # What ImageJ calls a region that nobody named: its place, such as 0012-0345-0678.
 PLACE = re.compile(r"[-_ ]*\d[\d-]*$")

@@ -8,7 +8,7 @@ import numpy as np
 from tfunet.data.formats.stored import SPATIAL, Stored
 from tfunet.data.formats.units import in_one_unit
 
-# Of UDUNITS-2, as OME-NGFF names them.
+# OME-NGFF names units as UDUNITS-2 does.
 UNITS = {"nanometer": "nm", "micrometer": "µm", "millimeter": "mm", "meter": "m"}
 
 
@@ -26,7 +26,7 @@ def full_size(node: Any, image: Mapping[str, Any]) -> tuple[Any, Stored]:
     array = node[level["path"]]
     axes = [_letter(axis) for axis in image.get("axes", "tczyx")]
     scale, offset = np.ones(len(axes)), np.zeros(len(axes))
-    # Those of the level first, then those of all levels.
+    # The level's own transformations come first, then those of all levels.
     steps = [
         *(level.get("coordinateTransformations") or ()),
         *(image.get("coordinateTransformations") or ()),

@@ -76,7 +76,7 @@ def _unpacked(path: Path) -> bytes:
 def _described(path: Path, header: Any) -> Stored:
     shape = tuple(int(length) for length in header.get_data_shape())
     check_claim(shape, header.get_data_dtype().itemsize, path.stat().st_size)
-    # Of 0, which some programs write, nibabel would take the header for voxels.
+    # Some programs write 0: nibabel would then take the header for voxels.
     if not header.sizeof_hdr <= header.get_data_offset() <= MOST_BEFORE:
         raise ValueError(
             f"its voxels begin at byte {header.get_data_offset():g} (vox_offset), and its header "

@@ -29,7 +29,7 @@ def stored(path: Path) -> Stored:
     plain, is_whole = _plain_png(path), _is_whole(path)
     if plain and is_whole:
         chunks = list(_png_chunks(path))
-        # Of an animated PNG, a chunk states the number of pictures first.
+        # The chunk acTL of an animated PNG begins with the number of its pictures.
         for name, start in chunks:
             _check_still(int.from_bytes(start[:4], "big") if name == b"acTL" else 1)
         return upright(plain, _orientation_in(path, chunks))
@@ -79,7 +79,7 @@ def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Store
 
 def _orientation(path: Path, image: Any) -> int:
     """Return the orientation that EXIF or XMP states; 1, as stored, where they state none."""
-    # Of a PNG, Pillow would decode all pixels to find a tag behind them.
+    # Pillow would decode all pixels of a PNG to find a tag behind them.
     if image.format == "PNG" and not _have_metadata(_png_chunks(path)):
         return 1
     try:

@@ -35,7 +35,7 @@ class Stored:
         shape: All of its axes.
         axes: A letter for each: z, y, x are spatial, in any order; c channels; s colours;
             t time. Any other must have length 1.
-        dtype: Of the pixels, as NumPy names it.
+        dtype: Type of the pixels, as NumPy names it.
         spacing: Pixel size by axis letter, in `unit`; empty where the file states none.
         unit: "nm", "µm", "mm" or "m"; empty where the file does not say.
         affine: (4, 4) index to position, in the order of the axes, where the file states one.

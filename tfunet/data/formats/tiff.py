@@ -36,7 +36,7 @@ MASK, REDUCED = 4, 1  # TIFF 6.0, NewSubfileType.
 FIRST_PAGES = 16
 # tifffile complains of lowest floats, as GDAL writes them.
 logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
-# Of decoded tiles: windows that overlap need the same ones again.
+# Decoded tiles are kept: windows that overlap need the same ones again.
 TILE_CACHE_BYTES = 64 * 2**20
 
 

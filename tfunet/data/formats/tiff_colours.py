@@ -21,7 +21,7 @@ class Seen:
     """How stored pixels become those that a viewer shows.
 
     Args:
-        convert: Of a part of the pixels; None where the stored numbers are what is seen.
+        convert: Converts a part of the pixels; None where the stored numbers are what is seen.
         stored_colours: Samples of a stored pixel that `convert` makes red, green and blue; 0 where
             it makes no colours.
         orientation: As tag 274 states it.

@@ -14,7 +14,7 @@ MAPS = (4, 5, 6, 7)
 # Largest sum of a row of a map's matrix: below 1 it contracts.
 CONTRACTION = 0.95
 STEPS = 24
-# Of a fractal in its unit cube: the least deviation of its points along each axis.
+# The least standard deviation of a fractal's points along each axis of its unit cube.
 LEAST_SPREAD = 0.18
 # How far the maps of one fractal lie from those of its category.
 VARIATION = 0.03

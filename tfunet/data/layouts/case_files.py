@@ -158,7 +158,7 @@ def match_files(
 def images_in_other_case(root: Path, images: Sequence[str], others: Sequence[str]) -> list[Defect]:
     """Return a warning for each file that is no image because its suffix is in upper case, say.
 
-    Those that match `others`, such as the masks' patterns, are none anyway.
+    Files that match `others`, such as the masks' patterns, are no images anyway.
     """
     no_images = [compiled(split_container(pattern)[0].as_posix(), re.I) for pattern in others]
     return [

@@ -6,7 +6,7 @@ from typing import final
 
 from tfunet.data.formats.container import composed, split_container
 
-# Of a file or folder whose name begins with a wildcard; and any folders.
+# A leading wildcard matches no hidden file or folder, nor does "**/".
 NOT_HIDDEN = r"(?!\.)"
 FOLDERS = rf"(?:{NOT_HIDDEN}[^/]+/)*"
 _TOKEN = re.compile(r"\{([A-Za-z_]\w*)\}|(\*\*/)|(\*)|(\?)")

@@ -235,7 +235,7 @@ class _Reader:
     axes: str | None
     alpha: str | None
     fill: float | None
-    # Of each case what may be a mistake in its files, in the order of finding it.
+    # What may be a mistake in the files of each case, in the order of finding it.
     _noted: dict[int, dict[Defect, None]] = field(default_factory=dict, init=False)
 
     @property

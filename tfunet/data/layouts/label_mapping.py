@@ -27,7 +27,7 @@ class LabelMapping:
             a file of its own.
         threshold: With a file for each class: pixels above this value belong to the class. None:
             the file holds 0 and at most one other value, which is the class.
-        own_thresholds: Those of classes that have one of their own, by label.
+        own_thresholds: Thresholds of classes that have one of their own, by label.
         colours: Whether the values are colours, as 0xRRGGBB.
         ignored: File value of pixels that count neither in losses nor in scores. With a single
             file for all classes it is among `values`, too.

@@ -244,7 +244,7 @@ class _Search:
         self._small_bytes = int(limit_bytes * SMALL_SHARE)
         parts = {reader: op for op, reader in fused(trace).items()}
         places = {action.index: at for at, action in enumerate(actions) if action.kind == "op"}
-        # Of ops that run as one, the first waits for what leaves.
+        # The first of the ops that run as one waits for what leaves.
         self._firsts: dict[int, int] = {}
         for op, place in places.items():
             first = op

@@ -23,7 +23,7 @@ SECONDS = {
     "exposed_seconds": "- waiting for copies",
     "copy_seconds": "all copies, hidden or not",
 }
-# Places of copies, ops and slabs. Of these, only the number that differ is told.
+# Places of copies, ops and slabs. Only the number of those that differ is told.
 PLACES = {
     "awaited": "copies out that are awaited elsewhere",
     "fetched": "copies back that begin elsewhere",

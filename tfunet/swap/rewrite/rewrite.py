@@ -129,7 +129,7 @@ class _Follower:
         # Copies that were awaited only by an op that no other op waits for.
         self._carried: list[tf.Operation] = []
         self._arrived: list[tf.Operation] = []  # the last copy to the device
-        # Of tensors that have left to make room: the op that ends this, and the name on the host.
+        # By tensor that left to make room: the op that ends its leaving, and its name on the host.
         self._left: dict[int, tf.Operation] = {}
         self._names: dict[int, str] = {}
         self._away = 0  # how many copies to the host made room

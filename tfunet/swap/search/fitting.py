@@ -57,7 +57,7 @@ def fitted(
             break  # There is nothing less.
         plan = replace(plan, finds_room=finds_room(trace, memory, plan, scratch))
         tried.append(plan)
-        # Of a step that is not cut there is nothing less; slabs may be lower.
+        # A plan over its budget has the least peak, unless it has slabs: they may get lower.
         if plan.finds_room == 1 or (is_over and not plan.split):
             break
         budget_bytes = min(budget_bytes, plan.peak_bytes)

@@ -19,7 +19,7 @@ class Problem:
     """A step, and what it has to fit.
 
     Args:
-        costs: Of its ops and copies, with the room for swapped tensors, which is never passed.
+        costs: What ops and copies cost, and the room for swapped tensors, which is never passed.
         budget_bytes: For what the step itself holds: not variables, not the batch.
         threshold_bytes: Smaller tensors are kept.
         scratch: See `tfunet.swap.plan.schedule.memory`.
