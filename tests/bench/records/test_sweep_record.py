@@ -305,6 +305,13 @@ def test_runs_with_one_global_batch_are_strong_scaling(tmp_path):
     assert {trial.scaling for trial in read_sweep(tmp_path).trials} == {"strong"}
 
 
+def test_status_of_a_hundred_trials_shows_each(tmp_path):
+    grid = {"backend": ["single"], "num_replicas": [1], "learning_rate": [0.1, 0.2, 0.3, 0.4]}
+    trials = write_sweep(tmp_path, make_study(repeats=25, grid=grid))
+    text = status_table(tmp_path)
+    assert all(trial.id in text for trial in trials)
+
+
 def test_status_counts_states_and_shows_every_trial(tmp_path):
     trials = write_sweep(tmp_path)
     shutil.rmtree(tmp_path / trials[0].id)

@@ -55,11 +55,12 @@ def status_table(folder: str | Path) -> str:
     sweep, note = _known(folder)
     shown = sweep.trials
     if len(shown) >= MANY:
-        shown = tuple(trial for trial in shown if trial.state not in UNREMARKABLE)
-        left_out = len(sweep.trials) - len(shown[:MOST_ROWS])
+        remarkable = [trial for trial in shown if trial.state not in UNREMARKABLE]
+        shown = tuple(remarkable[:MOST_ROWS])
+        left_out = len(sweep.trials) - len(shown)
         note = "\n".join([f"{left_out} more trials: add --json.", *([note] if note else [])])
     rows = [["trial", "state", "seconds", "images/s", "Dice", "reason"]]
-    rows += [[_text(value) for value in vars(trial).values()] for trial in shown[:MOST_ROWS]]
+    rows += [[_text(value) for value in vars(trial).values()] for trial in shown]
     return "\n".join([_headline(sweep), "", *columns(rows), *([note] if note else [])])
 
 

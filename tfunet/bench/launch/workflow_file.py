@@ -55,7 +55,7 @@ study:
     description: writes the report
     run:
       cmd: $(TFUNET_STEP) report {root}
-      # Of both: Merlin without a broker leaves out the second step of a chain.
+      # Both: Merlin without a broker leaves out the second step of a chain.
       depends: [trial_*, collect]
 
 global.parameters:
@@ -64,7 +64,7 @@ global.parameters:
     values:
 {values}
 
-# Of Merlin only. Each worker runs one trial at a time, and takes the next when it is done.
+# Only for Merlin. Each worker runs one trial at a time, and takes the next when it is done.
 merlin:
   resources:
     task_server: celery
