@@ -139,13 +139,10 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     files = [Path(path) for flag, path in itertools.pairwise(arguments) if flag == "--config"]
     files += [Path(word[9:]) for word in arguments if word.startswith("--config=")]
     texts: dict[str, str] = {}
-    words, included = list(arguments), list(files)
     for file in files:
-        table = read_table(file)
-        texts |= _texts(table)
-        if bases := file_and_bases(file)[1:]:
-            included += bases
-            words = [*_as_words(table), *_without(words, file)]
+        texts |= _texts(read_table(file))
+    words = _with_bases(arguments)
+    included = [each for file in files for each in file_and_bases(file)]
     for word in arguments:
         key, dot, _ = word.removeprefix("--").partition("=")[0].partition(".")
         if word.startswith("--") and dot and key in KEYS and key not in OPTIONS:
@@ -333,23 +330,29 @@ def file_and_bases(path: Path) -> list[Path]:
     return files
 
 
-def _as_words(table: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a table as words of a command line."""
-    return [
-        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in flat(table).items()
-    ]
+def _with_bases(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the keys of each file that is based on another in the
+    place of its name, since the parser knows no bases.
+    """
+    expanded: list[str] = []
+    for word in words:
+        follows = bool(expanded) and expanded[-1] == "--config"
+        name = word if follows else word.removeprefix("--config=")
+        if not (follows or name != word) or len(file_and_bases(Path(name))) == 1:
+            expanded.append(word)
+            continue
+        if follows:
+            expanded.pop()
+        expanded += [
+            f"--{key}={value if isinstance(value, str) else _json(value)}"
+            for key, value in flat(read_table(Path(name))).items()
+        ]
+    return expanded
 
 
-def _without(words: Sequence[str], file: Path) -> list[str]:
-    """Return the words of a command line without those that name a configuration file."""
-    kept = [word for word in words if word != f"--config={file}"]
-    pairs = [
-        at
-        for at, (flag, name) in enumerate(itertools.pairwise(kept))
-        if flag == "--config" and Path(name) == file
-    ]
-    return [word for at, word in enumerate(kept) if at not in pairs and at - 1 not in pairs]
+def _json(value: Any) -> str:
+    """Return a value as the parser reads it: an infinite number is inf in TOML."""
+    return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
 def _no_file(folder: Path) -> str:

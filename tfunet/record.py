@@ -5,6 +5,7 @@ table grows by complete lines.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -141,6 +142,13 @@ class RunFolder:
         """Create the folder and its parents."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+
+    def create_inside(self) -> None:
+        """Create this folder of a record, which may be received: not where a link stands."""
+        with writing(self.path):
+            if self.path.is_symlink():
+                raise OSError(errno.EEXIST, "it is a symbolic link", str(self.path))
+        self.create()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -106,6 +106,31 @@ def test_commands_of_another_users_study_need_trust(home, monkeypatch):
         read_study("study.toml")
 
 
+def test_commands_of_another_users_cluster_need_trust(home, monkeypatch, capsys):
+    (home / "cluster.toml").write_text('setup = ["touch PWNED"]\n')
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    if os.getuid() == 0:
+        os.chown(home / "cluster.toml", 54321, 54321)
+    assert main(["train", "--slurm", "cluster.toml", "--dry-run", "--out", "run"]) == 2
+    said = capsys.readouterr()
+    assert "would run the command 'touch PWNED'" in said.err
+    assert "PWNED" not in said.out
+
+
+@pytest.mark.parametrize("link", ["report", "report/figures"])
+def test_a_report_is_not_written_through_a_link(home, link, capsys):
+    write_sweep(home / "sweep", make_study(repeats=1))
+    victim = home / "victim"
+    victim.mkdir()
+    (victim / "report.html").write_text("thesis")
+    (home / "sweep" / link).parent.mkdir(exist_ok=True)
+    (home / "sweep" / link).symlink_to(victim)
+    assert main(["report", "sweep"]) == 5
+    assert f"{link}: it is a symbolic link" in capsys.readouterr().err
+    assert [path.name for path in victim.iterdir()] == ["report.html"]
+    assert (victim / "report.html").read_text() == "thesis"
+
+
 @pytest.mark.parametrize("folder", ["sweep", "evil"])
 def test_a_received_sweep_leads_into_no_other_folder(home, folder):
     # Python finds modules in the folder that it starts in: numpy.py there would run.

@@ -187,6 +187,37 @@ def test_a_launcher_that_starts_several_never_trains_several_times(
     assert not (tmp_path / "run").exists()
 
 
+TOURNAMENT = ["--tournament.trainers", "2", "--tournament.round_steps", "1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--slurm"], "With --slurm, name the folder of the run"),
+        (["--dry-run", "--out", "new"], "--dry-run prints the job script: give --slurm, too"),
+        (["--slurm", "run.toml", "--out", "new"], "run.toml has keys of a run. The file after"),
+        (["--slurm", "--out", "old"], "old has the record of a run. Name another folder"),
+        (
+            ["--slurm", "--out", "new", *TOURNAMENT],
+            "A tournament is several runs: submit a study",
+        ),
+    ],
+)
+def test_a_job_of_one_run_that_cannot_be_is_refused(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text("steps = 2\n")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/config.json").write_text("{}")
+    assert main(["train", *words]) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_help_of_train_is_words(capsys):
+    assert main(["train", "--help"]) == exit_codes.OK
+    assert "import" not in capsys.readouterr().out.replace("important", "")
+
+
 @pytest.mark.parametrize("options", [[], ["--slurm"]])
 def test_a_sweep_under_a_launcher_is_refused(options, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}}')

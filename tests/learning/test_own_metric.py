@@ -13,7 +13,7 @@ from tfunet.config.trust import programs
 from tfunet.data.source import open_source
 from tfunet.data.task import open_task
 from tfunet.learning.case_metrics import check_library, measure
-from tfunet.learning.own_metric import load_own
+from tfunet.learning.own_metric import load_own, make_own
 
 SOURCE = """
 def larger(truth, predicted, spacing):
@@ -96,6 +96,17 @@ def test_it_is_given_masks_and_pixel_sizes_and_returns_a_number(file):
 def test_what_is_not_defined_is_left_out_of_means(file, answer, value):
     file.write_text(SOURCE.replace("ANSWERS = []", f"ANSWERS = [{answer}]"))
     np.testing.assert_equal(of(file, "says")[0], value)
+
+
+@pytest.mark.parametrize("name", ["dice_cell", "val_mine", "iou", "steps"])
+def test_a_class_of_batches_takes_no_name_of_a_score(name, tmp_path):
+    path = tmp_path / f"named_{name}.py"
+    path.write_text(
+        "import keras\nclass Mine(keras.metrics.Mean):\n    def __init__(self):\n"
+        f"        super().__init__(name={name!r})\n"
+    )
+    with pytest.raises(ValueError, match=f"which is called '{name}'"):
+        make_own(f"{path}:Mine")
 
 
 def test_errors_name_the_metric_and_its_line(file):

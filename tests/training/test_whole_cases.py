@@ -78,6 +78,14 @@ class Foreground(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         label = keras.ops.argmax(y_pred, axis=-1)
         super().update_state(keras.ops.cast(label, "float32"))
+
+
+class Undefined(Foreground):
+    def __init__(self):
+        keras.metrics.Mean.__init__(self, name="undefined")
+
+    def result(self):
+        return super().result() * float("nan")
 """
 
 
@@ -90,7 +98,7 @@ def test_metrics_stand_wherever_scores_do(tmp_path):
         cache_dir=str(tmp_path / "cache"),
         global_batch=4,
         steps=4,
-        metrics=("dice", "hd95", "accuracy", f"{own}:Foreground"),
+        metrics=("dice", "hd95", "accuracy", f"{own}:Foreground", f"{own}:Undefined"),
     )
     run(config, SingleDevice(Launch()), tmp_path / "run")
     result = parse_result(RunFolder(tmp_path / "run").read_result())
@@ -98,6 +106,7 @@ def test_metrics_stand_wherever_scores_do(tmp_path):
     assert set(result.metrics) == {
         *("accuracy", "foreground", "val_dice", "val_dice_cell", "val_hd95", "val_hd95_cell")
     }
+    assert history["undefined"] == [None] * len(history["epoch"])
     assert {name: history[name][-1] for name in result.metrics} == result.metrics
     table = rows(tmp_path / "run")
     last = [row for row in table if row["epoch"] == table[-1]["epoch"]]

@@ -134,8 +134,10 @@ def _not_done(root: Path) -> list[TrialState]:
 def _alone(root: Path, name: str) -> Iterator[None]:
     """Wait until no other process runs the step of this trial, and keep others waiting."""
     # Not the folder of the trial: its run locks that, and an earlier attempt is moved away.
+    RunFolder(root / WORKSPACE).create_inside()
+    RunFolder(root / WORKSPACE / "locks").create_inside()
     lock = RunFolder(root / WORKSPACE / "locks" / name)
-    lock.create()
+    lock.create_inside()
     with contextlib.ExitStack() as stack:
         while True:
             try:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
-from tfunet.process.terminal import lines_of
   --trust               Run the programs (FILE.py:NAME) that a file names, even if it is not yours.
   --verbose             Show the output of all processes.
   --slurm [CLUSTER.toml]
@@ -108,12 +107,23 @@ def _submit(config: RunConfig, options: argparse.Namespace) -> int:
     from tfunet.bench.study.study_file import study_from_dict
     from tfunet.bench.study.trial_plan import plan_trials
     from tfunet.commands.sweep import submitted
-    from tfunet.config.keys import defaults, flat
+    from tfunet.config.keys import KEYS, defaults, flat
+    from tfunet.config.trust import check_own
     from tfunet.files.typed import parse_toml, toml_text
 
     if options.out is None:
         raise ValueError("With --slurm, name the folder of the run, which --out creates.")
-    table = parse_toml(toml_text(Path(options.slurm))) if options.slurm else {}
+    if config.tournament:
+        raise ValueError("A tournament is several runs: submit a study with tfunet sweep run.")
+    if (options.out / "config.json").exists():
+        raise ValueError(f"{options.out} has the record of a run. Name another folder with --out.")
+    file = Path(options.slurm) if options.slurm else None
+    table = {} if file is None else parse_toml(toml_text(file))
+    if {*KEYS} & {*table}:
+        raise ValueError(
+            f"{file} has keys of a run. The file after --slurm has those of [slurm] of a study; "
+            "the run stands before it: tfunet train RUN.toml --slurm CLUSTER.toml"
+        )
     usual = defaults()
     base = {
         key: list(value) if isinstance(value, tuple) else value
@@ -122,6 +132,7 @@ def _submit(config: RunConfig, options: argparse.Namespace) -> int:
     }
     slurm = table.get("slurm", table)
     study = study_from_dict({"name": options.out.name, "base": base, "slurm": slurm})
+    check_own([], [] if file is None else [file], study.slurm.commands)
     if options.dry_run:
         print(dry_run(study, options.out))
         return exit_codes.OK

@@ -182,13 +182,18 @@ def _metric(name: str) -> CaseMetric | None:
 def _own(ref: str) -> CaseMetric:
     check_reference("metric", ref)
     name = ref.rpartition(":")[2]
-    taken = [known for known in PREFIXES if f"{name}_".startswith(f"{known}_")]
+    check_own_name(ref, name)
+    return CaseMetric(name=name, kind=OWN, ref=ref)
+
+
+def check_own_name(ref: str, name: str) -> None:
+    """Raise ValueError for a metric of the user's with a name of tfunet's own scores."""
+    taken = [known for known in (*PREFIXES, "val") if f"{name}_".startswith(f"{known}_")]
     if taken or name in COLUMNS:
         raise ValueError(
-            f"metrics names {ref!r}, and {(*taken, name)[0]!r} is a name of tfunet's own scores. "
-            "Give your function another name."
+            f"metrics names {ref!r}, which is called {name!r}, and {(*taken, name)[0]!r} is a name "
+            "of tfunet's own scores. Give it another name."
         )
-    return CaseMetric(name=name, kind=OWN, ref=ref)
 
 
 def _overlap(name: str, amount: str) -> float:

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.config.case_metrics import COLUMNS, OWN, CaseMetric, case_metrics, keras_metrics
+from tfunet.config.case_metrics import (
+    OWN,
+    CaseMetric,
+    case_metrics,
+    check_own_name,
+    keras_metrics,
+)
 from tfunet.config.own_code import explain
 from tfunet.config.refs import resolve
 
@@ -45,11 +51,7 @@ def make_own(ref: str) -> Any:
     except (Exception, SystemExit) as error:
         explain(error, f"The metric {ref!r} raised", getattr(kind, "__module__", ""))
         raise
-    if metric.name in COLUMNS or metric.name.startswith("val_"):
-        raise ValueError(
-            f"The metric {ref!r} has the name {metric.name!r}, which is one of tfunet's own "
-            "scores. Give it another: super().__init__(name=...)."
-        )
+    check_own_name(ref, metric.name)
     return metric
 
 

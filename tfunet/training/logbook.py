@@ -150,6 +150,7 @@ class Logbook:
                 epoch,
                 progress,
                 self._epochs.columns,
+                self._metrics,
                 training_seconds=training_seconds,
                 evaluation_seconds=evaluation_seconds,
                 saving_seconds=saving_seconds - self._saving_in_rows,
@@ -242,11 +243,20 @@ def _duration(seconds: float) -> str:
 
 
 def epoch_row(
-    epoch: int, progress: Progress, columns: Iterable[str], **seconds: float
+    epoch: int,
+    progress: Progress,
+    columns: Iterable[str],
+    metrics: Iterable[str],
+    **seconds: float,
 ) -> dict[str, object]:
     """Return a row of epochs.csv; scores are empty in an epoch without evaluation."""
     logs = progress.logs
-    scores = {name: logs.get(name, logs.get(f"val_{name}", "")) for name in scored(columns)}
+    scores: dict[str, Any] = {
+        name: logs.get(name, logs.get(f"val_{name}", "")) for name in scored(columns)
+    }
+    for name in metrics:
+        if scores[name] != "" and not math.isfinite(scores[name]):
+            scores[name] = ""  # It is not defined.
     return {
         "epoch": epoch,
         "steps": progress.step,

@@ -1,5 +1,6 @@
 """What a run writes last: its model, the plans of large-model support, and result.json."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -36,6 +37,11 @@ def write_result(
     attempt.stop()
     trainer.logbook.end_tracking()
     return result
+
+
+def _finite(value: float | None) -> float | None:
+    """Return a metric, or None where it is not defined."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _traffic(groups: Groups | None) -> dict[str, int]:
@@ -131,7 +137,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "iou": {name: progress.logs[f"val_iou_{name}"] for name in data.task.source.regions},
         **_dataset_scores(data.task.source.regions, progress.logs),
         **({"mae": errors} if errors else {}),
-        "metrics": {name: progress.logs.get(name) for name in trainer.metric_names},
+        "metrics": {name: _finite(progress.logs.get(name)) for name in trainer.metric_names},
         "weights_hash": progress.weights_hash,
         "samples_hash": progress.samples_hash,
         "checks": checks,

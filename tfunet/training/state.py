@@ -96,5 +96,12 @@ class MetricState:
                 start += size
             result = metric.stateless_result(values)
             named = result if isinstance(result, dict) else {metric.name: result}
-            logs.update({key: float(value) for key, value in named.items()})
+            for key, value in named.items():
+                # Tensors of one number, not tables and arrays.
+                if isinstance(value, dict) or np.size(value) != 1:
+                    raise ValueError(
+                        f"The metric {metric.name!r} has a result of {type(value).__name__}, shape "
+                        f"{np.shape(value)}. Let result() return a number, or a dict of numbers."
+                    )
+                logs[key] = float(value)
         return logs

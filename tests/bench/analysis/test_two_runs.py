@@ -44,8 +44,9 @@ def changed(folder, name, pattern, new):
     [
         ("config.json", '"seed": 0', '"seed": 5', SAME, ("seed", "0", "5")),
         ("env.json", '"cpu": "[^"]*"', '"cpu": "other"', SAME, None),
-        ("steps.csv", r"(2,[^,]*,\d\.\d{6})\d*", r"\1", ROUNDED, "from step 2 on, by"),
-        ("steps.csv", r"(3,[^,]*,)\d", r"\g<1>7", OTHER, "from step 3 on, by"),
+        ("steps.csv", r"(?m)^(2,[^,]*,\d\.\d{6})\d*", r"\1", ROUNDED, "from step 2 on, by"),
+        ("steps.csv", r"(?m)^(3,[^,]*,)\d", r"\g<1>7", OTHER, "from step 3 on, by"),
+        ("steps.csv", r"(?m)^(3,[^,]*,)[^,]*", r"\g<1>nan", OTHER, "from step 3 on, by inf"),
         ("steps.csv", r"\n4,.*\n", "\n", OTHER, "4 and 3 steps"),
         ("epochs.csv", "[0-9a-f]{16},([0-9a-f]{16})", r"\1,\1", ROUNDED, "weights: not the same"),
         ("epochs.csv", "([0-9a-f]{16}),[0-9a-f]{16}", r"\1,\1", OTHER, "samples: not the same"),

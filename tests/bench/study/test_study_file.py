@@ -105,6 +105,9 @@ def test_a_run_can_be_based_on_another(tmp_path, monkeypatch):
         arguments.of_study(nested(study_from_dict({"base": {"file": "c.toml", "steps": 4}}).base)),
     ):
         assert {key: getattr(config, key) for key in wanted} == wanted
+    # A file counts where it stands, whatever way its name is written.
+    assert arguments.parse(["--config", "a.toml", "--config", "./c.toml"]).patch == (16, 16)
+    assert arguments.parse(["--config=./c.toml", "--config=a.toml"]).steps == 3
     with pytest.raises(ValueError, match=r"based on itself: d.toml -> e.toml -> d.toml"):
         arguments.parse(["--config=d.toml"])
 

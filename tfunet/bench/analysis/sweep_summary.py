@@ -151,9 +151,10 @@ class Summary:
 
     @property
     def lone_run(self) -> TrialRecord | None:
-        """The trial of a report on one run, which is no study; None for others."""
+        """The trial of a report on one run; None for others."""
         trials = self.sweep.trials
-        return trials[0] if len(trials) == 1 and not self.sweep.is_study else None
+        is_alone = len(trials) == 1 and not self.sweep.skipped
+        return trials[0] if is_alone and not self.sweep.samples else None
 
     @property
     def num_unfinished(self) -> int:

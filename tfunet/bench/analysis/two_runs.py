@@ -101,6 +101,8 @@ def _differences(
 def _note(what: str, column: str, epochs: list[list[dict[str, str]]]) -> str:
     """Return up to which epoch the hashes of a column are the same."""
     pairs = list(zip(*epochs, strict=False))
+    if not pairs:
+        return f"{what}: no epoch is recorded"
     first = next(
         (at for at, pair in enumerate(pairs, 1) if len({row.get(column) for row in pair}) > 1), None
     )
@@ -121,9 +123,10 @@ def _losses(folders: tuple[Path, Path]) -> tuple[str, float]:
     if len(ours) != len(theirs):
         return f"losses: {len(ours)} and {len(theirs)} steps", math.inf
     apart = [
-        abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
+        abs(a - b) / max(abs(a), abs(b)) if a != b and not (a != a and b != b) else 0.0
         for a, b in zip(ours, theirs, strict=True)
     ]
+    apart = [math.inf if math.isnan(value) else value for value in apart]
     largest = max(apart, default=0.0)
     if not largest:
         return f"losses: the same in {len(ours)} steps", 0.0
@@ -132,17 +135,17 @@ def _losses(folders: tuple[Path, Path]) -> tuple[str, float]:
 
 
 def _scores(folders: tuple[Path, Path]) -> Iterator[tuple[str, str, str]]:
-    try:
-        ours, theirs = (_numbers(folder) for folder in folders)
-    except FieldError as error:
-        raise RecordError(folders[0] / "result.json", error) from error
+    ours, theirs = (_numbers(folder) for folder in folders)
     for name in dict.fromkeys([*ours, *theirs]):
         if ours.get(name) != theirs.get(name):
             yield name, _text(ours.get(name)), _text(theirs.get(name))
 
 
 def _numbers(folder: Path) -> dict[str, float | None]:
-    result = parse_result(RunFolder(folder).read_result() or {})
+    try:
+        result = parse_result(RunFolder(folder).read_result() or {})
+    except FieldError as error:
+        raise RecordError(folder / "result.json", error) from error
     numbers: dict[str, float | None] = {"loss": result.loss, "val_loss": result.val_loss}
     for kind in ("dice", "iou", "dataset_dice", "dataset_iou", "mae"):
         numbers |= {f"{kind}_{name}": value for name, value in getattr(result, kind).items()}

@@ -23,6 +23,7 @@ from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic
 from tfunet.machine.environment import code_hash
 from tfunet.process.launcher_variables import check_alone
+from tfunet.process.terminal import counted
 from tfunet.record import RunFolder
 
 # States of trials that count as a success: none has to be waited for.
@@ -52,8 +53,15 @@ def submit_sweep(
     RunFolder(root).create()
     with RunFolder(root).locked():
         planned = adopted(planned, root)
+        queued = queued_trials(root)
+        if gone := queued.keys() - {trial.id for trial in planned.trials}:
+            raise ValueError(
+                f"{root} has {counted(len(gone), 'trial')} in SLURM's queue that are not in the "
+                f"study: {', '.join(sorted(gone)[:3])}. Cancel it (tfunet sweep cancel), or choose "
+                "another folder with --out."
+            )
         write_plan(planned, root)
-        sweep = overlay(read_sweep(root), queued_trials(root))
+        sweep = overlay(read_sweep(root), queued)
         due = [trial for trial in sweep.trials if _is_due(trial, states)]
         known = Rivals(_known_by_then(sweep.trials, states))
         todo = [
@@ -75,7 +83,7 @@ def submit_sweep(
                 expect(trial, tournament)
         numbers = []
         for path, text, job in _scripts(study, root, jobs_of(todo, study.slurm)):
-            path.parent.mkdir(exist_ok=True)
+            RunFolder(path.parent).create_inside()
             write_atomic(path, text)
             number = submit(path)
             numbers.append(number)

@@ -45,7 +45,7 @@ def set_aside(folder: Path, root: Path) -> None:
     while (target := root / EARLIER / f"{folder.name}-{number}").exists():
         number += 1
     with writing(target):
-        target.parent.mkdir(exist_ok=True)
+        RunFolder(target.parent).create_inside()
         shutil.move(folder, target)
         # A user's own files stay: only those of a run are deleted, and never through a link. A run
         # with a result has ended well, also if its result cannot be read.

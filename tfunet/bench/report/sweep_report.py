@@ -91,7 +91,9 @@ def write_report(
     targets = _read_targets(summary, target_dice)
     target = Path(out) if out is not None else Path(folder) / "report"
     figures = target / "figures"
-    RunFolder(figures).create()
+    for part in (target, figures):
+        folder_of_part = RunFolder(part)
+        folder_of_part.create() if out is not None else folder_of_part.create_inside()
     drawings = plots.draw_all(summary)
     if summary.ensemble is not None:
         drawings += [plots.drawn(*figure) for figure in ensemble_figures(summary.ensemble)]

@@ -223,7 +223,8 @@ def trial_facts(trial: TrialRecord) -> dict[str, Any]:
                 del numbers[name]
         for score in ("dice", "iou", "mae", "dataset_dice", "dataset_iou"):
             numbers.update({f"{score}_{key}": value for key, value in numbers.pop(score).items()})
-        numbers.update(numbers.pop("metrics"))
+        for name, value in numbers.pop("metrics").items():
+            numbers[f"metric_{name}" if name in {**facts, **numbers} else name] = value
         for name in ("peak_resident_bytes", "peak_device_bytes"):
             numbers[name] = " ".join(map(str, numbers[name]))
         facts |= numbers
