@@ -18,24 +18,30 @@ LOCK = "search.lock"
 # Attribute of an Optuna trial: the name of its folder.
 NAME = "trial"
 # What Optuna raises for lines that are JSON, but none of its own.
-STRANGE = (*DAMAGED, AttributeError, IndexError, AssertionError)
+STRANGE = (*DAMAGED, AttributeError, IndexError, AssertionError, OverflowError)
 
 
 def open_study(optuna: ModuleType, root: Path, name: str, search: Search) -> Any:
     """Return Optuna's study in a folder, which is begun if there is none. Raises RecordError."""
-    path = root / JOURNAL
-    try:
+    with journal_faults(root):
         return optuna.create_study(
-            storage=optuna.storages.JournalStorage(_Journal(optuna, path)),
+            storage=optuna.storages.JournalStorage(_Journal(optuna, root / JOURNAL)),
             study_name=name,
             direction=search.direction,
             pruner=_pruner(optuna, search),
             load_if_exists=True,
         )
+
+
+@contextlib.contextmanager
+def journal_faults(root: Path) -> Iterator[None]:
+    """Make what Optuna raises for strange lines of the journal a RecordError that names it."""
+    try:
+        yield
     except RecordError:
         raise
     except STRANGE as error:
-        raise RecordError(path, error) from error
+        raise RecordError(root / JOURNAL, error) from error
 
 
 def name_of(trial: Any, root: Path) -> str | None:

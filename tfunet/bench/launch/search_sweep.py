@@ -25,7 +25,7 @@ from tfunet.arguments import of_study
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.epoch_watch import EpochWatch
 from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
-from tfunet.bench.launch.search_journal import NAME, name_of, open_study
+from tfunet.bench.launch.search_journal import NAME, journal_faults, name_of, open_study
 from tfunet.bench.launch.search_plan import SearchPlan
 from tfunet.bench.launch.sweep_folder import set_aside, write_study
 from tfunet.bench.records.objectives import objective_of
@@ -125,7 +125,8 @@ class _Hunt:
                 asked = len(self._optuna_study.get_trials(deepcopy=False))
                 # A new sampler each time: one that was restarted with its seed would repeat itself.
                 self._optuna_study.sampler = _sampler(self._optuna, self._search, asked)
-                trial = self._optuna_study.ask(self._distributions())
+                with journal_faults(self._root):
+                    trial = self._optuna_study.ask(self._distributions())
                 try:
                     return self._planned(trial, number)
                 except ValueError as error:
