@@ -26,7 +26,8 @@ from tfunet.process.terminal import counted
 # More configurations that cannot be told from the best are counted, not listed.
 MOST_NAMED = 3
 OTHER_MASKS = (
-    "The configurations were not validated on the same masks, so their scores are not compared."
+    "The configurations have no finished repeat with the same validation masks in common, so their "
+    "scores are not compared."
 )
 
 
