@@ -86,7 +86,7 @@ def averages() -> list[tf.Tensor]:
 backend.start()
 print(sum(int(met(tf.constant(step))) for step in range(STEPS)))
 print(int(backend.sum(np.ones(1))[0]))
-print(*(float(value) for value in backend.run(averages)), flush=True)
+print(*(float(value[0]) for value in backend.run(averages)), flush=True)
 if device == len(addresses) - 1:
     sys.stdin.read()
     os._exit(1)

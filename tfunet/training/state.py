@@ -103,5 +103,5 @@ class MetricState:
                         f"The metric {metric.name!r} has a result of {type(value).__name__}, shape "
                         f"{np.shape(value)}. Let result() return a number, or a dict of numbers."
                     )
-                logs[key] = float(value)
+                logs[key] = float(np.reshape(value, ()))
         return logs
