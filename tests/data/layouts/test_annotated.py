@@ -300,6 +300,31 @@ def test_an_image_that_no_list_names_is_told(tmp_path):
     assert str(warning) == "images/3.png: is not used: no file of annotations lists it"
 
 
+@pytest.mark.parametrize(
+    ("listed", "file"),
+    [
+        ("1.png", "images/1.png"),
+        ("./1.png", "images/1.png"),
+        ("../images/1.png", "images/1.png"),
+        ("C:\\mine\\images\\1.png", "images/1.png"),
+        ("dog/1.png", None),
+        ("images/dog/1.png", None),
+        ("dog/0.png", "0.png"),  # It is in no folder that could differ.
+    ],
+)
+def test_a_listed_folder_is_that_of_the_image(listed, file, tmp_path):
+    content, path = coco(tmp_path, as_polygon, ("1.png", "2.png"))
+    picture(tmp_path / "0.png")
+    content["images"][0]["file_name"] = listed
+    path.write_text(json.dumps(content))
+    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    source = open_source("annotations", options, skip_bad=True)
+    assert source.files == tuple(filter(None, [file, "images/2.png"]))
+    assert [str(defect).partition("and no ")[2] for defect in source.defects] == (
+        [] if file else ["dog/1.png is in the folder"]
+    )
+
+
 def test_sides_of_several_lists_are_groups(tmp_path):
     for side in ("train", "valid", "test"):
         coco(tmp_path / side, as_polygon, ("1.png", "2.png"))
