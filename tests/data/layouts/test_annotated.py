@@ -206,6 +206,13 @@ def without_file(content):
     content["images"][0]["file_name"] = "gone.png"
 
 
+def of_no_file(name):
+    def change(content):
+        content["images"][0]["file_name"] = name
+
+    return change
+
+
 def empty(content):
     content["annotations"][0]["segmentation"] = []
 
@@ -236,6 +243,9 @@ def of_another_shape(content):
         (of_image, "annotation 10 is of image 99, which images does not list", 2),
         (of_category, "annotation 10 has the category 99, which categories does not list", 2),
         (without_file, "missing image: it lists gone.png", 2),
+        (of_no_file(None), "image 7 has the file_name None, which names no file", 2),
+        (of_no_file(5), "image 7 has the file_name 5, which names no file", 2),
+        (of_no_file(""), "image 7 has the file_name '', which names no file", 2),
         (empty, "an object (cell) has a box at most, and no segmentation (images/1.png)", 2),
         (of_two_points, "has an outline of 2 points; a polygon needs 3", 2),
         (flat, "has an outline without any area", 2),

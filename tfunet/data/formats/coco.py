@@ -29,6 +29,11 @@ def annotations(content: dict[str, Any]) -> Annotations:
         else:
             name = names[annotation["category_id"]]
             drawings[image].append(_drawing(name, annotation.get("segmentation")))
+    unnamed = {
+        key: f"image {key} has the file_name {name!r}, which names no file"
+        for key, entry in entries.items()
+        if not (isinstance(name := entry.get("file_name"), str) and name)
+    }
     return Annotations(
         kind="COCO",
         images={
@@ -38,8 +43,9 @@ def annotations(content: dict[str, Any]) -> Annotations:
                 drawings=tuple(drawings[key]),
             )
             for key, entry in entries.items()
+            if key not in unnamed
         },
-        faults=tuple(faults),
+        faults=(*faults, *unnamed.values()),
     )
 
 
