@@ -414,6 +414,7 @@ def test_packed_run_lengths_are_those_of_cocos_library(seed):
         {"size": [10**6, 10**6], "counts": [1, 3]},
         {"size": [24, 32], "counts": "zzzz"},
         {"size": [24, 32], "counts": "o" * 1000},
+        {"size": [24, 32], "counts": [2**62] * 4 + [24 * 32]},
         {"counts": [1, 3]},
         [[1e300, 1, 5, 1, 5, 5]],
         [[float("nan"), 1, 5, 1, 5, 5]],
@@ -425,6 +426,13 @@ def test_hostile_outlines_are_refused(segmentation, tmp_path):
     options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
     with pytest.raises((BadFileError, DefectsError), match=r"instances\.json"):
         open_source("annotations", options).read(0)
+
+
+@pytest.mark.parametrize("end", ["", "0"])
+def test_a_run_of_endless_digits_is_refused_at_once(end):
+    content = {"size": list(SHAPE), "counts": "o" * 10**6 + end}
+    with pytest.raises(ValueError, match="a run length of more than 60 bits"):
+        _of_run_lengths(content, SHAPE)
 
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):

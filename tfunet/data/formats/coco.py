@@ -7,6 +7,9 @@ import numpy as np
 
 from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
 
+# Bits of a packed run: with each further character, Python's numbers take longer.
+LONGEST = 60
+
 
 def annotations(content: dict[str, Any]) -> Annotations:
     """Return what the parsed file holds."""
@@ -72,7 +75,9 @@ def _of_run_lengths(segmentation: dict[str, Any], shape: tuple[int, ...]) -> np.
     """
     counts = segmentation["counts"]
     runs = np.array(counts if isinstance(counts, list) else _unpacked(counts), np.int64)
-    if tuple(segmentation["size"]) != shape or (runs < 0).any() or runs.sum() != np.prod(shape):
+    # Each is looked at, because a sum of large ones may come around to that of the image.
+    fit = ((runs >= 0) & (runs <= np.prod(shape))).all() and runs.sum() == np.prod(shape)
+    if tuple(segmentation["size"]) != shape or not fit:
         raise ValueError(
             f"run lengths of {runs.sum()} pixels, said to be {segmentation['size']}, for an image "
             f"of {shape}"
@@ -90,6 +95,8 @@ def _unpacked(text: str) -> list[int]:
         value |= (bits & 0x1F) << shift
         shift += 5
         if bits & 0x20:  # More of it follows.
+            if shift > LONGEST:
+                raise ValueError(f"a run length of more than {LONGEST} bits")
             continue
         value -= (bits & 0x10) << (shift - 4)
         runs.append(value + (runs[-2] if len(runs) > 2 else 0))
