@@ -194,6 +194,14 @@ def test_classes_can_be_merged_and_left_out(tmp_path):
         open_source("annotations", {**options, "classes": {"any": "cel"}})
 
 
+def test_a_category_without_a_name_is_the_class_object(tmp_path):
+    content, path = coco(tmp_path, as_polygon)
+    del content["categories"][0]["name"]
+    path.write_text(json.dumps(content))
+    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    assert set(open_source("annotations", options).regions) == {"nucleus", "object"}
+
+
 def of_image(content):
     content["annotations"][0]["image_id"] = 99
 
@@ -219,6 +227,13 @@ def empty(content):
 
 def of_two_points(content):
     content["annotations"][0]["segmentation"] = [[1, 1, 5, 5]]
+
+
+def drawn_as(*outlines):
+    def change(content):
+        content["annotations"][0]["segmentation"] = list(outlines)
+
+    return change
 
 
 def flat(content):
@@ -248,7 +263,15 @@ def of_another_shape(content):
         (of_no_file(""), "image 7 has the file_name '', which names no file", 2),
         (empty, "an object (cell) has a box at most, and no segmentation (images/1.png)", 2),
         (of_two_points, "has an outline of 2 points; a polygon needs 3", 2),
-        (flat, "has an outline without any area", 2),
+        (drawn_as([1, 2, 3, 4, 5]), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
+        (
+            drawn_as(1, 1, 5, 1, 5, 5),
+            "no list of points, nor of x, y, x, y, ... (annotation 10)",
+            2,
+        ),
+        (drawn_as(["1", "b"]), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
+        (drawn_as({"x": 1}), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
+        (flat, "has an outline without any area (annotation 10)", 2),
         (outside, "an object (cell) lies outside of the image", 2),
         (beyond, "1 of its objects reach beyond the image, and are cut off", 0),
         (of_another_shape, "has shape (30, 32), and its image images/1.png has (24, 32)", 2),
@@ -285,6 +308,29 @@ def test_a_file_for_each_image_may_be_missing_or_wrong(change, words, tmp_path):
     options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
     (defect,) = open_source("annotations", options, skip_bad=True).defects
     assert words in str(defect)
+
+
+POINTS_IN_SPACE = [[1, 1, 0], [9, 1, 0], [9, 9, 0], [1, 9, 0]]
+
+
+@pytest.mark.parametrize("points", [POINTS_IN_SPACE, [["a", "b"]], 5, None, [1, 2, 3]])
+def test_points_that_are_none_are_a_fault_of_their_object(points, tmp_path):
+    labelme(tmp_path, lambda box: {"points": points if box == BOXES[1][1] else corners(box)})
+    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    with pytest.raises(ValueError, match=r"an object \(cell\) has an outline that is no list of"):
+        open_source("annotations", options)
+
+
+@pytest.mark.parametrize("ring", [5, [5, 5], [["a", "b"]]])
+def test_a_ring_without_points_is_a_fault_of_its_object(ring, tmp_path):
+    geojson(tmp_path, lambda features: features)
+    path = tmp_path / "out/1.geojson"
+    features = json.loads(path.read_text())
+    features[0]["geometry"]["coordinates"] = [ring]
+    path.write_text(json.dumps(features))
+    files = {"images": "in/{case}.png", "annotations": "out/{case}.geojson"}
+    with pytest.raises(ValueError, match=r"an object \(cell\) has an outline that is no list of"):
+        open_source("annotations", {"root": str(tmp_path), **files})
 
 
 def test_an_image_that_nobody_annotated_is_left_out_with_a_warning(tmp_path):

@@ -1,5 +1,6 @@
 """COCO's JSON: one file for many images, with polygons and run lengths. Imports no TensorFlow."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ LONGEST = 60
 def annotations(content: dict[str, Any]) -> Annotations:
     """Return what the parsed file holds."""
     names = {
-        category["id"]: str(category["name"] or UNNAMED)
+        category["id"]: str(category.get("name") or UNNAMED)
         for category in content.get("categories", ())
     }
     entries = {entry["id"]: entry for entry in content["images"]}
@@ -31,7 +32,7 @@ def annotations(content: dict[str, Any]) -> Annotations:
             )
         else:
             name = names[annotation["category_id"]]
-            drawings[image].append(_drawing(name, annotation.get("segmentation")))
+            drawings[image].append(_drawing(name, annotation.get("segmentation"), number))
     unnamed = {
         key: f"image {key} has the file_name {name!r}, which names no file"
         for key, entry in entries.items()
@@ -52,14 +53,14 @@ def annotations(content: dict[str, Any]) -> Annotations:
     )
 
 
-def _drawing(name: str, segmentation: Any) -> Drawing:
+def _drawing(name: str, segmentation: Any, number: Any) -> Drawing:
     if not segmentation:
         return Drawing(name=name, fault="has a box at most, and no segmentation")
     if isinstance(segmentation, dict):
         return Drawing(name=name, pixels=partial(_of_run_lengths, segmentation))
     found = drawing(name, segmentation)
     if found.fault:
-        return found
+        return replace(found, fault=f"{found.fault} (annotation {number})")
     # As COCO's own tools draw it: the polygons of an object are its parts, and no holes.
     return Drawing(
         name=found.name,

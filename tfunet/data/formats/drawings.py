@@ -8,6 +8,7 @@ import numpy as np
 
 # The class of objects whose file names none.
 UNNAMED = "object"
+NO_POINTS = "has an outline that is no list of points, nor of x, y, x, y, ..."
 # Libraries take memory for the length of an outline, wherever it leads.
 FARTHEST = 10**6
 
@@ -102,9 +103,24 @@ class Annotations:
     faults: tuple[str, ...] = ()
 
 
+def points_of(outline: Any) -> np.ndarray:
+    """Return the points (points, 2) of an outline as a file has it; raises ValueError, TypeError.
+
+    It is a list of points, or x, y, x, y, ...
+    """
+    numbers = np.asarray(outline, float)
+    if numbers.ndim != 1 and numbers.shape[1:] != (2,):
+        raise ValueError(f"points of the shape {numbers.shape}")
+    return numbers.reshape(-1, 2)
+
+
 def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> Drawing:
-    """Return an object of outlines as a file has them: points, or x, y, x, y, ..."""
-    arrays = [np.asarray(points, float).reshape(-1, 2) for points in outlines]
+    """Return an object of outlines as a file has them."""
+    name = str(name or UNNAMED).strip() or UNNAMED
+    try:
+        arrays = [points_of(points) for points in outlines]
+    except (TypeError, ValueError):
+        return Drawing(name=name, fault=NO_POINTS)
     fault = ""
     if not arrays or not all(np.isfinite(array).all() for array in arrays):
         fault = "has no outline, or one that is no numbers"
@@ -114,9 +130,4 @@ def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> Drawing:
         fault = f"has an outline of {min(map(len, arrays))} points; a polygon needs 3"
     elif not any(np.ptp(array, axis=0).all() for array in arrays):
         fault = "has an outline without any area"
-    return Drawing(
-        name=str(name or UNNAMED).strip() or UNNAMED,
-        outlines=tuple(arrays),
-        together=together,
-        fault=fault,
-    )
+    return Drawing(name=name, outlines=tuple(arrays), together=together, fault=fault)

@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import (
+    NO_POINTS,
+    UNNAMED,
+    Annotated,
+    Annotations,
+    Drawing,
+    drawing,
+    points_of,
+)
 
 # Sides of a polygon in the place of a circle.
 SIDES = 180
@@ -25,10 +33,13 @@ def annotations(content: dict[str, Any]) -> Annotations:
 
 
 def _drawing(shape: dict[str, Any]) -> Drawing:
-    name, kind = str(shape["label"] or UNNAMED), shape.get("shape_type") or "polygon"
+    name, kind = str(shape.get("label") or UNNAMED), shape.get("shape_type") or "polygon"
     group = shape.get("group_id")
     together = "" if group is None else str(group)
-    points = np.asarray(shape["points"], float).reshape(-1, 2)
+    try:
+        points = points_of(shape.get("points"))
+    except (TypeError, ValueError):
+        return Drawing(name=name, fault=NO_POINTS)
     if kind == "polygon":
         return drawing(name, [points], together)
     if kind == "rectangle" and len(points) in (2, 4):
