@@ -182,6 +182,25 @@ def test_holes_parts_and_groups(tmp_path):
     assert len(np.unique(source.objects(0, SHAPE))) == 2
 
 
+@pytest.mark.parametrize(
+    "box", [(-5, -4, 9, 7), (-5, 3, 9, 7), (20, -4, 40, 18), (-9, -9, 0, 0), (30, 20, 60, 40)]
+)
+def test_a_mask_beyond_the_border_is_cut_off(box, tmp_path):
+    picture(tmp_path / "1.png")
+    left, top, right, bottom = box
+    drawn = np.random.default_rng(0).random((bottom - top, right - left)) < 0.5
+    file = io.BytesIO()
+    Image.fromarray(drawn.astype(np.uint8)).save(file, "PNG")
+    mask = base64.b64encode(file.getvalue()).decode()
+    shape = {"label": "a", "points": [box[:2], box[2:]], "shape_type": "mask", "mask": mask}
+    (tmp_path / "1.json").write_text(json.dumps({"shapes": [shape]}))
+    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    wide = np.zeros((100, 100), bool)
+    wide[top + 30 : bottom + 30, left + 30 : right + 30] = drawn
+    found = open_source("annotations", options).read(0)[1]
+    np.testing.assert_array_equal(found, wide[30:54, 30:62])
+
+
 def test_classes_can_be_merged_and_left_out(tmp_path):
     coco(tmp_path, as_polygon)
     options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}

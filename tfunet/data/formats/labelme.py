@@ -66,6 +66,7 @@ def _of_picture(encoded: str, start: tuple[int, int], shape: tuple[int, ...]) ->
         if picture.height > shape[0] + 1 or picture.width > shape[1] + 1:
             raise ValueError(f"a mask of {picture.size} for an image of {shape}")
         pixels = np.asarray(picture) > 0
+    pixels = pixels[tuple(slice(max(0, -place), None) for place in start)]
     top, left = (max(0, place) for place in start)
     part = inside[top : top + pixels.shape[0], left : left + pixels.shape[1]]
     part |= pixels[: part.shape[0], : part.shape[1]]
