@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import time
 import tomllib
 
 import numpy as np
@@ -15,7 +16,9 @@ from tfunet.cli import main
 from tfunet.data import image_files
 from tfunet.data.defects import BadFileError, DefectsError
 from tfunet.data.discovery.run_file import describe_folder
-from tfunet.data.formats.coco import _of_run_lengths
+from tfunet.data.formats.annotations import read
+from tfunet.data.formats.coco import _of_polygons, _of_run_lengths
+from tfunet.data.formats.drawings import Drawing, even_odd
 from tfunet.data.source import open_source
 
 SHAPE = (24, 32)
@@ -467,7 +470,43 @@ def test_packed_run_lengths_are_those_of_cocos_library(seed):
     pixels = dice.random((7, 400)) < dice.choice([0.001, 0.1, 0.5])
     packed = run_lengths.encode(np.asfortranarray(pixels.astype(np.uint8)))
     content = {"size": list(pixels.shape), "counts": packed["counts"].decode()}
-    np.testing.assert_array_equal(_of_run_lengths(content, pixels.shape), pixels)
+    found = np.zeros(pixels.shape, bool)
+    place, inside = _of_run_lengths(content, pixels.shape)
+    found[place] = inside
+    np.testing.assert_array_equal(found, pixels)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("fill", [even_odd, _of_polygons])
+def test_an_outline_is_drawn_as_on_the_whole_image(fill, seed):
+    dice = np.random.default_rng(seed)
+    centre, reach = dice.integers(-10, 50, 2), dice.choice([3, 20])
+    outlines = [
+        centre + dice.integers(-4 * reach, 4 * reach, (dice.integers(3, 9), 2)) / 4
+        for _ in range(dice.integers(1, 4))
+    ]
+    found = np.zeros(SHAPE, bool)
+    place, inside = Drawing(name="a", outlines=outlines, fill=fill).inside(SHAPE)
+    found[place] = inside
+    np.testing.assert_array_equal(found, fill(outlines, SHAPE))
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        [[5, 5, 9, 5, 9, 9]],
+        {"size": [4000, 4000], "counts": [8000, 9, 3990, 9, 4000**2 - 12008]},
+    ],
+)
+def test_small_objects_of_a_large_image_take_no_time(segmentation, tmp_path):
+    content, path = coco(tmp_path, lambda _: segmentation, ("1.png",))
+    content["images"][0].update(height=4000, width=4000)
+    content["annotations"] *= 100
+    path.write_text(json.dumps(content))
+    (drawn,) = read(path).images.values()
+    begin = time.perf_counter()
+    assert len(np.unique(drawn.numbered("cell", (4000, 4000))[:20, :20])) > 1
+    assert time.perf_counter() - begin < 1
 
 
 @pytest.mark.parametrize(

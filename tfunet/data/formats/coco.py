@@ -1,12 +1,21 @@
 """COCO's JSON: one file for many images, with polygons and run lengths. Imports no TensorFlow."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import (
+    UNNAMED,
+    Annotated,
+    Annotations,
+    Drawing,
+    Part,
+    Shape,
+    drawing,
+)
 
 # Bits of a packed run: with each further character, Python's numbers take longer.
 LONGEST = 60
@@ -62,14 +71,10 @@ def _drawing(name: str, segmentation: Any, number: Any) -> Drawing:
     if found.fault:
         return replace(found, fault=f"{found.fault} (annotation {number})")
     # As COCO's own tools draw it: the polygons of an object are its parts, and no holes.
-    return Drawing(
-        name=found.name,
-        outlines=found.outlines,
-        pixels=partial(_of_polygons, [np.ravel(points).tolist() for points in found.outlines]),
-    )
+    return replace(found, fill=_of_polygons)
 
 
-def _of_run_lengths(segmentation: dict[str, Any], shape: tuple[int, ...]) -> np.ndarray:
+def _of_run_lengths(segmentation: dict[str, Any], shape: Shape) -> Part:
     """Return the pixels of runs outside and inside, in turns, down the columns.
 
     Not with COCO's library: where runs are too few it returns whatever was in memory.
@@ -83,8 +88,13 @@ def _of_run_lengths(segmentation: dict[str, Any], shape: tuple[int, ...]) -> np.
             f"run lengths of {runs.sum()} pixels, said to be {segmentation['size']}, for an image "
             f"of {shape}"
         )
-    inside = np.arange(len(runs)) % 2 == 1
-    return np.repeat(inside, runs).reshape(shape[::-1]).T
+    # Only the columns from the first pixel inside to the last one.
+    height, ends = shape[0], np.cumsum(runs)
+    left = int(ends[0]) // height
+    right = max(left, -(-int(ends[1::2].max(initial=0)) // height))
+    starts = np.clip([0, *ends], left * height, right * height)
+    inside = np.repeat(np.arange(len(runs)) % 2 == 1, np.diff(starts))
+    return (slice(0, height), slice(left, right)), inside.reshape(-1, height).T
 
 
 def _unpacked(text: str) -> list[int]:
@@ -105,8 +115,9 @@ def _unpacked(text: str) -> list[int]:
     return runs
 
 
-def _of_polygons(polygons: list[list[float]], shape: tuple[int, ...]) -> np.ndarray:
+def _of_polygons(outlines: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
     from pycocotools import mask
 
+    polygons = [outline.ravel().tolist() for outline in outlines]
     decoded: np.ndarray = mask.decode(mask.merge(mask.frPyObjects(polygons, *shape)))
     return decoded.astype(bool)

@@ -11,6 +11,22 @@ UNNAMED = "object"
 NO_POINTS = "has an outline that is no list of points, nor of x, y, x, y, ..."
 # Libraries take memory for the length of an outline, wherever it leads.
 FARTHEST = 10**6
+# Pixels around an outline that are drawn with it.
+MARGIN = 2
+Shape = tuple[int, ...]
+# Where a part of an image lies, and which of its pixels are inside.
+Part = tuple[tuple[slice, slice], np.ndarray]
+
+
+def even_odd(outlines: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
+    """Return the pixels whose centre is inside; what lies in two outlines is a hole."""
+    from skimage.draw import polygon
+
+    inside = np.zeros(shape, bool)
+    for outline in outlines:
+        columns, rows = outline.T - 0.5
+        inside[polygon(rows, columns, shape)] ^= True
+    return inside
 
 
 @final
@@ -20,30 +36,37 @@ class Drawing:
 
     Args:
         name: Its class.
-        outlines: Polygons (points, 2) of x and y, from the upper left corner of the image. What
-            lies in two of them is a hole.
-        pixels: Shape of the image to the object's pixels, where it is no polygon.
+        outlines: Polygons (points, 2) of x and y, from the upper left corner of the image.
+        fill: Outlines, and the shape of what they lie on, to the pixels inside.
+        pixels: Shape of the image to what `inside` returns, where it has no outlines.
         together: Drawings with one such text are one object; empty for an object of its own.
         fault: Why it has no pixels, in words.
     """
 
     name: str
     outlines: Sequence[np.ndarray] = ()
-    pixels: Callable[[tuple[int, ...]], np.ndarray] | None = None
+    fill: Callable[[Sequence[np.ndarray], Shape], np.ndarray] = even_odd
+    pixels: Callable[[Shape], Part] | None = None
     together: str = ""
     fault: str = ""
 
-    def inside(self, shape: tuple[int, ...]) -> np.ndarray:
+    def inside(self, shape: Shape) -> Part:
         """Return which pixels belong to it: those whose centre is inside."""
         if self.pixels is not None:
             return self.pixels(shape)
-        from skimage.draw import polygon
-
-        inside = np.zeros(shape, bool)
-        for outline in self.outlines:
-            columns, rows = outline.T - 0.5
-            inside[polygon(rows, columns, shape)] ^= True
-        return inside
+        # Only those around it: with those of the image, many small objects would take hours.
+        points = np.concatenate(self.outlines)
+        start = np.clip(np.floor(points.min(0)) - MARGIN, 0, shape[::-1]).astype(int)
+        stop = np.clip(np.ceil(points.max(0)) + MARGIN, start, shape[::-1]).astype(int)
+        (left, top), (right, bottom) = start.tolist(), stop.tolist()
+        part = (bottom - top, right - left)
+        # Libraries never end where there are no pixels.
+        inside = (
+            self.fill([outline - start for outline in self.outlines], part)
+            if all(part)
+            else np.zeros(part, bool)
+        )
+        return (slice(top, bottom), slice(left, right)), inside
 
     def beyond(self, shape: tuple[int, ...]) -> str:
         """Return how it lies beyond an image, in words: "partly", "wholly" or ""."""
@@ -82,7 +105,8 @@ class Annotated:
         own = [drawing for drawing in self.drawings if drawing.name == name and not drawing.fault]
         for number, drawing in enumerate(own, 1):
             key = drawing.together or f"\n{number}"
-            numbers[drawing.inside(shape)] = known.setdefault(key, number)
+            place, inside = drawing.inside(shape)
+            numbers[place][inside] = known.setdefault(key, number)
         return numbers
 
 

@@ -13,6 +13,8 @@ from tfunet.data.formats.drawings import (
     Annotated,
     Annotations,
     Drawing,
+    Part,
+    Shape,
     drawing,
     points_of,
 )
@@ -58,16 +60,14 @@ def _drawing(shape: dict[str, Any]) -> Drawing:
     return Drawing(name=name, fault=f"is a {kind}, which has no area")
 
 
-def _of_picture(encoded: str, start: tuple[int, int], shape: tuple[int, ...]) -> np.ndarray:
+def _of_picture(encoded: str, start: tuple[int, int], shape: Shape) -> Part:
     from PIL import Image
 
-    inside = np.zeros(shape, bool)
     with Image.open(io.BytesIO(base64.b64decode(encoded)), formats=("PNG",)) as picture:
         if picture.height > shape[0] + 1 or picture.width > shape[1] + 1:
             raise ValueError(f"a mask of {picture.size} for an image of {shape}")
         pixels = np.asarray(picture) > 0
     pixels = pixels[tuple(slice(max(0, -place), None) for place in start)]
-    top, left = (max(0, place) for place in start)
-    part = inside[top : top + pixels.shape[0], left : left + pixels.shape[1]]
-    part |= pixels[: part.shape[0], : part.shape[1]]
-    return inside
+    top, left = (min(max(0, place), size) for place, size in zip(start, shape, strict=True))
+    pixels = pixels[: shape[0] - top, : shape[1] - left]
+    return (slice(top, top + len(pixels)), slice(left, left + pixels.shape[1])), pixels
