@@ -332,6 +332,25 @@ def test_a_file_for_each_image_may_be_missing_or_wrong(change, words, tmp_path):
     assert words in str(defect)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("meta.json", {"a": 1}),
+        ("classes.json", ["cell"]),
+        ("coco.json", {"images": [], "annotations": []}),
+    ],
+)
+def test_other_json_beside_labelmes_is_told_and_no_defect(name, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labelme(tmp_path / "d", lambda box: {"points": corners(box)})
+    (tmp_path / "d" / name).write_text(json.dumps(content))
+    assert main(["init", "d"]) == 0
+    assert main(["data", "check", "run.toml"]) == 0
+    options = {"root": "d", "images": "{case}.png", "annotations": "{case}.json"}
+    (warning,) = open_source("annotations", options).warnings
+    assert str(warning).startswith(f"{name}: is not used: no image has its name")
+
+
 POINTS_IN_SPACE = [[1, 1, 0], [9, 1, 0], [9, 9, 0], [1, 9, 0]]
 
 

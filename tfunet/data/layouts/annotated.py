@@ -31,10 +31,9 @@ from tfunet.data.source import DataSource
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # What is said of masks, in words for annotations.
 WITHOUT = "is not used: it has no annotations in"
-WORDS = (
-    ("missing mask: no file", WITHOUT),
-    ("mask without its image", "annotations without their image"),
-)
+ALONE = "annotations without their image"
+OTHER = "is not used: no image has its name, and it holds no annotations of one image"
+WORDS = (("missing mask: no file", WITHOUT), ("mask without its image", ALONE))
 NO_FOLDERS = ("", ".", "..")
 # A case, the file of its annotations, the key of its image there, and what is drawn on it.
 Drawn = tuple[Case, str, str, Annotated]
@@ -218,6 +217,9 @@ def _of_pairs(
     unlisted = [each for each in defects if each.what.startswith(WITHOUT)] if cases else []
     if unlisted:
         defects = [each for each in defects if not each.what.startswith(WITHOUT)]
+    others = [each for each in defects if each.what.startswith(ALONE) and _is_other(root, each)]
+    defects = [each for each in defects if each not in others]
+    unlisted += [replace(each, what=OTHER) for each in others]
     drawn: list[Drawn] = []
     for case in cases:
         (file,) = case.masks
@@ -239,6 +241,14 @@ def _of_pairs(
             defects.append(Defect(file=file, what=what, case_id=case.case_id))
         drawn.append((case, file, "", own))
     return drawn, defects, unlisted, found.replace("masks", "files of annotations")
+
+
+def _is_other(root: Path, alone: Defect) -> bool:
+    """Whether a file without its image holds something else than what is drawn on one."""
+    try:
+        return "" not in read_annotations(root, alone.file).images
+    except BadFileError:
+        return True
 
 
 def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defect], list[Defect]]:
