@@ -20,6 +20,7 @@ CLIPPED = {**FIXED, "low": (0.0,), "high": (255.0,)}
     [
         (1, ""),
         (0.5, ""),
+        (4, "25% of its values, up to 880, lie above"),
         (257, "of its values, up to 56540, lie above"),
         (1 / 255, "its values, 0 to 0.862745, fill only"),
     ],
@@ -37,6 +38,12 @@ def test_a_scale_that_each_image_has_for_itself_is_not_told():
         checks = IntensityChecks(scale, () if scale == "none" else (-1.0, 1.0))
         checks.add(EIGHT_BITS * 257)
         assert not checks.notes()
+
+
+def test_bone_above_a_window_of_ct_is_not_told():
+    checks = IntensityChecks((-160.0, 240.0))
+    checks.add(np.array([*[-1000.0] * 500, *[30.0] * 320, *[1500.0] * 180], np.float32))
+    assert not checks.notes()
 
 
 def test_a_little_metal_in_a_window_of_ct_is_not_told():

@@ -19,6 +19,8 @@ MOST = 0.95
 # 8. A few of them are none: metal in CT.
 FAR = 8
 FEW = 0.01
+# More above the range, by however little, are no bone nor metal: such as 10 bits instead of 8.
+MANY = 0.2
 # Deviations from the mean within which values are likely.
 LIKELY = 10
 
@@ -95,7 +97,7 @@ class IntensityChecks:
         )
         if outside > MOST:
             notes.append(f"{outside:.0%} of its values lie outside {self._meant}")
-        elif above > FEW and self._high - high > FAR * (high - low):
+        elif above > MANY or (above > FEW and self._high - high > FAR * (high - low)):
             notes.append(
                 f"{above:.0%} of its values, up to {self._high:g}, lie above {self._meant}"
             )

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import time
 import tomllib
 
 import numpy as np
@@ -15,7 +16,9 @@ from tfunet.cli import main
 from tfunet.data import image_files
 from tfunet.data.defects import BadFileError, DefectsError
 from tfunet.data.discovery.run_file import describe_folder
-from tfunet.data.formats.coco import _of_run_lengths
+from tfunet.data.formats.annotations import read
+from tfunet.data.formats.coco import _of_polygons, _of_run_lengths
+from tfunet.data.formats.drawings import Drawing, even_odd
 from tfunet.data.source import open_source
 
 SHAPE = (24, 32)
@@ -182,6 +185,25 @@ def test_holes_parts_and_groups(tmp_path):
     assert len(np.unique(source.objects(0, SHAPE))) == 2
 
 
+@pytest.mark.parametrize(
+    "box", [(-5, -4, 9, 7), (-5, 3, 9, 7), (20, -4, 40, 18), (-9, -9, 0, 0), (30, 20, 60, 40)]
+)
+def test_a_mask_beyond_the_border_is_cut_off(box, tmp_path):
+    picture(tmp_path / "1.png")
+    left, top, right, bottom = box
+    drawn = np.random.default_rng(0).random((bottom - top, right - left)) < 0.5
+    file = io.BytesIO()
+    Image.fromarray(drawn.astype(np.uint8)).save(file, "PNG")
+    mask = base64.b64encode(file.getvalue()).decode()
+    shape = {"label": "a", "points": [box[:2], box[2:]], "shape_type": "mask", "mask": mask}
+    (tmp_path / "1.json").write_text(json.dumps({"shapes": [shape]}))
+    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    wide = np.zeros((100, 100), bool)
+    wide[top + 30 : bottom + 30, left + 30 : right + 30] = drawn
+    found = open_source("annotations", options).read(0)[1]
+    np.testing.assert_array_equal(found, wide[30:54, 30:62])
+
+
 def test_classes_can_be_merged_and_left_out(tmp_path):
     coco(tmp_path, as_polygon)
     options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
@@ -192,6 +214,14 @@ def test_classes_can_be_merged_and_left_out(tmp_path):
     assert "objects of cell are left out" in str(one.warnings[0])
     with pytest.raises(ValueError, match=r"'cel', .*Did you mean 'cell'\? Known: cell, nucleus"):
         open_source("annotations", {**options, "classes": {"any": "cel"}})
+
+
+def test_a_category_without_a_name_is_the_class_object(tmp_path):
+    content, path = coco(tmp_path, as_polygon)
+    del content["categories"][0]["name"]
+    path.write_text(json.dumps(content))
+    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    assert set(open_source("annotations", options).regions) == {"nucleus", "object"}
 
 
 def of_image(content):
@@ -206,12 +236,26 @@ def without_file(content):
     content["images"][0]["file_name"] = "gone.png"
 
 
+def of_no_file(name):
+    def change(content):
+        content["images"][0]["file_name"] = name
+
+    return change
+
+
 def empty(content):
     content["annotations"][0]["segmentation"] = []
 
 
 def of_two_points(content):
     content["annotations"][0]["segmentation"] = [[1, 1, 5, 5]]
+
+
+def drawn_as(*outlines):
+    def change(content):
+        content["annotations"][0]["segmentation"] = list(outlines)
+
+    return change
 
 
 def flat(content):
@@ -236,9 +280,20 @@ def of_another_shape(content):
         (of_image, "annotation 10 is of image 99, which images does not list", 2),
         (of_category, "annotation 10 has the category 99, which categories does not list", 2),
         (without_file, "missing image: it lists gone.png", 2),
+        (of_no_file(None), "image 7 has the file_name None, which names no file", 2),
+        (of_no_file(5), "image 7 has the file_name 5, which names no file", 2),
+        (of_no_file(""), "image 7 has the file_name '', which names no file", 2),
         (empty, "an object (cell) has a box at most, and no segmentation (images/1.png)", 2),
         (of_two_points, "has an outline of 2 points; a polygon needs 3", 2),
-        (flat, "has an outline without any area", 2),
+        (drawn_as([1, 2, 3, 4, 5]), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
+        (
+            drawn_as(1, 1, 5, 1, 5, 5),
+            "no list of points, nor of x, y, x, y, ... (annotation 10)",
+            2,
+        ),
+        (drawn_as(["1", "b"]), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
+        (drawn_as({"x": 1}), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
+        (flat, "has an outline without any area (annotation 10)", 2),
         (outside, "an object (cell) lies outside of the image", 2),
         (beyond, "1 of its objects reach beyond the image, and are cut off", 0),
         (of_another_shape, "has shape (30, 32), and its image images/1.png has (24, 32)", 2),
@@ -277,6 +332,48 @@ def test_a_file_for_each_image_may_be_missing_or_wrong(change, words, tmp_path):
     assert words in str(defect)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("meta.json", {"a": 1}),
+        ("classes.json", ["cell"]),
+        ("coco.json", {"images": [], "annotations": []}),
+    ],
+)
+def test_other_json_beside_labelmes_is_told_and_no_defect(name, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labelme(tmp_path / "d", lambda box: {"points": corners(box)})
+    (tmp_path / "d" / name).write_text(json.dumps(content))
+    assert main(["init", "d"]) == 0
+    assert main(["data", "check", "run.toml"]) == 0
+    options = {"root": "d", "images": "{case}.png", "annotations": "{case}.json"}
+    (warning,) = open_source("annotations", options).warnings
+    assert str(warning).startswith(f"{name}: is not used: no image has its name")
+
+
+POINTS_IN_SPACE = [[1, 1, 0], [9, 1, 0], [9, 9, 0], [1, 9, 0]]
+
+
+@pytest.mark.parametrize("points", [POINTS_IN_SPACE, [["a", "b"]], 5, None, [1, 2, 3]])
+def test_points_that_are_none_are_a_fault_of_their_object(points, tmp_path):
+    labelme(tmp_path, lambda box: {"points": points if box == BOXES[1][1] else corners(box)})
+    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    with pytest.raises(ValueError, match=r"an object \(cell\) has an outline that is no list of"):
+        open_source("annotations", options)
+
+
+@pytest.mark.parametrize("ring", [5, [5, 5], [["a", "b"]]])
+def test_a_ring_without_points_is_a_fault_of_its_object(ring, tmp_path):
+    geojson(tmp_path, lambda features: features)
+    path = tmp_path / "out/1.geojson"
+    features = json.loads(path.read_text())
+    features[0]["geometry"]["coordinates"] = [ring]
+    path.write_text(json.dumps(features))
+    files = {"images": "in/{case}.png", "annotations": "out/{case}.geojson"}
+    with pytest.raises(ValueError, match=r"an object \(cell\) has an outline that is no list of"):
+        open_source("annotations", {"root": str(tmp_path), **files})
+
+
 def test_an_image_that_nobody_annotated_is_left_out_with_a_warning(tmp_path):
     labelme(tmp_path, lambda box: {"points": corners(box)})
     (tmp_path / "2.json").unlink()
@@ -298,6 +395,31 @@ def test_an_image_that_no_list_names_is_told(tmp_path):
     assert len(source.case_ids) == 2
     (warning,) = source.warnings
     assert str(warning) == "images/3.png: is not used: no file of annotations lists it"
+
+
+@pytest.mark.parametrize(
+    ("listed", "file"),
+    [
+        ("1.png", "images/1.png"),
+        ("./1.png", "images/1.png"),
+        ("../images/1.png", "images/1.png"),
+        ("C:\\mine\\images\\1.png", "images/1.png"),
+        ("dog/1.png", None),
+        ("images/dog/1.png", None),
+        ("dog/0.png", "0.png"),  # It is in no folder that could differ.
+    ],
+)
+def test_a_listed_folder_is_that_of_the_image(listed, file, tmp_path):
+    content, path = coco(tmp_path, as_polygon, ("1.png", "2.png"))
+    picture(tmp_path / "0.png")
+    content["images"][0]["file_name"] = listed
+    path.write_text(json.dumps(content))
+    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    source = open_source("annotations", options, skip_bad=True)
+    assert source.files == tuple(filter(None, [file, "images/2.png"]))
+    assert [str(defect).partition("and no ")[2] for defect in source.defects] == (
+        [] if file else ["dog/1.png is in the folder"]
+    )
 
 
 def test_sides_of_several_lists_are_groups(tmp_path):
@@ -367,7 +489,43 @@ def test_packed_run_lengths_are_those_of_cocos_library(seed):
     pixels = dice.random((7, 400)) < dice.choice([0.001, 0.1, 0.5])
     packed = run_lengths.encode(np.asfortranarray(pixels.astype(np.uint8)))
     content = {"size": list(pixels.shape), "counts": packed["counts"].decode()}
-    np.testing.assert_array_equal(_of_run_lengths(content, pixels.shape), pixels)
+    found = np.zeros(pixels.shape, bool)
+    place, inside = _of_run_lengths(content, pixels.shape)
+    found[place] = inside
+    np.testing.assert_array_equal(found, pixels)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("fill", [even_odd, _of_polygons])
+def test_an_outline_is_drawn_as_on_the_whole_image(fill, seed):
+    dice = np.random.default_rng(seed)
+    centre, reach = dice.integers(-10, 50, 2), dice.choice([3, 20])
+    outlines = [
+        centre + dice.integers(-4 * reach, 4 * reach, (dice.integers(3, 9), 2)) / 4
+        for _ in range(dice.integers(1, 4))
+    ]
+    found = np.zeros(SHAPE, bool)
+    place, inside = Drawing(name="a", outlines=outlines, fill=fill).inside(SHAPE)
+    found[place] = inside
+    np.testing.assert_array_equal(found, fill(outlines, SHAPE))
+
+
+@pytest.mark.parametrize(
+    "segmentation",
+    [
+        [[5, 5, 9, 5, 9, 9]],
+        {"size": [4000, 4000], "counts": [8000, 9, 3990, 9, 4000**2 - 12008]},
+    ],
+)
+def test_small_objects_of_a_large_image_take_no_time(segmentation, tmp_path):
+    content, path = coco(tmp_path, lambda _: segmentation, ("1.png",))
+    content["images"][0].update(height=4000, width=4000)
+    content["annotations"] *= 100
+    path.write_text(json.dumps(content))
+    (drawn,) = read(path).images.values()
+    begin = time.perf_counter()
+    assert len(np.unique(drawn.numbered("cell", (4000, 4000))[:20, :20])) > 1
+    assert time.perf_counter() - begin < 1
 
 
 @pytest.mark.parametrize(
@@ -379,6 +537,7 @@ def test_packed_run_lengths_are_those_of_cocos_library(seed):
         {"size": [10**6, 10**6], "counts": [1, 3]},
         {"size": [24, 32], "counts": "zzzz"},
         {"size": [24, 32], "counts": "o" * 1000},
+        {"size": [24, 32], "counts": [2**62] * 4 + [24 * 32]},
         {"counts": [1, 3]},
         [[1e300, 1, 5, 1, 5, 5]],
         [[float("nan"), 1, 5, 1, 5, 5]],
@@ -390,6 +549,13 @@ def test_hostile_outlines_are_refused(segmentation, tmp_path):
     options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
     with pytest.raises((BadFileError, DefectsError), match=r"instances\.json"):
         open_source("annotations", options).read(0)
+
+
+@pytest.mark.parametrize("end", ["", "0"])
+def test_a_run_of_endless_digits_is_refused_at_once(end):
+    content = {"size": list(SHAPE), "counts": "o" * 10**6 + end}
+    with pytest.raises(ValueError, match="a run length of more than 60 bits"):
+        _of_run_lengths(content, SHAPE)
 
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):

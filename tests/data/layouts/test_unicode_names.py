@@ -29,6 +29,31 @@ def write(root, image, mask, forms, names=NAMES):
             save(root / normalize(form, pattern.format(name)), is_mask=is_mask)
 
 
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("{}.png", "{}.json"),
+        ("images/{}.png", "masks/{}.png"),
+        ("{}.png", "{}_mask.png"),
+        ("{}/image.png", "{}/mask.png"),
+    ],
+)
+def test_init_finds_cases_in_any_alphabet(image, mask, form, tmp_path):
+    names = ("é1", "ö2", "ü3", "ñ4", "Я5", "ß6")
+    shape = {"label": "a", "points": [[1, 1], [9, 1], [9, 9]], "shape_type": "polygon"}
+    for name in names:
+        save(tmp_path / normalize(form, image.format(name)))
+        path = tmp_path / normalize(form, mask.format(name))
+        if mask.endswith("json"):
+            path.write_text(json.dumps({"shapes": [shape]}))
+        else:
+            save(path, is_mask=True)
+    run = describe_folder(str(tmp_path))
+    assert len(run.source.case_ids) == len(names)
+    assert not run.unused
+
+
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
 @pytest.mark.parametrize(
     ("image", "mask"),

@@ -11,7 +11,7 @@ from typing import Any, final
 from tfunet.data.defects import BadFileError
 from tfunet.data.discovery.candidates import by_kind, count_pairs, placeholder_values
 from tfunet.data.discovery.found_pairs import Pairs, with_short_names
-from tfunet.data.discovery.names import SIDES
+from tfunet.data.discovery.names import LETTERS, SIDES
 from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.formats import OUTLINES
 from tfunet.data.layouts.annotated import read_annotations
@@ -167,7 +167,7 @@ def _of_many(kind: str, files: Sequence[str]) -> Found:
     if len(files) == 1:
         return Found(options={"annotations": (files[0], reason)})
     for file in files:
-        for word in re.findall(r"[A-Za-z]+", file):
+        for word in re.findall(LETTERS, file):
             pattern = file.replace(word, "{group}")
             matches = placeholder_values(files, pattern)
             groups = sorted({values["group"] for values in matches.values()})

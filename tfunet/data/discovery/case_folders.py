@@ -37,7 +37,7 @@ READ = 3
 # Every so many pixels are looked at first.
 STRIDE = 97
 # A name whose last word, or number, is what the file is.
-ENDING = re.compile(r"(.+)([-_. ][A-Za-z]\w*?)")
+ENDING = re.compile(r"(.+)([-_. ][^\W\d_]\w*?)")
 
 # The pattern of a kind of file to its files, by the values of the placeholders.
 Roles = dict[str, dict[tuple[str, ...], str]]

@@ -83,7 +83,7 @@ def derived(pairs: Pairs, files: Sequence[str]) -> list[str]:
     for file, values in placeholder_values(files, first).items():
         if file in masks or "case" not in values or tuple(sorted(values.items())) in known:
             continue
-        for match in re.finditer(r"[-_. ]+(?=[A-Za-z])", values["case"]):
+        for match in re.finditer(r"[-_. ]+(?=[^\W\d_])", values["case"]):
             image = {**values, "case": values["case"][: match.start()]}
             if tuple(sorted(image.items())) in known:
                 endings[values["case"][match.start() :]] += 1

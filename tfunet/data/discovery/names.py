@@ -29,6 +29,8 @@ SIDES = {
 }
 # Words of masks that say where to look, and not what is there.
 REGIONS = frozenset(("brain", "brainmask", "brainmasks", "body", "bodymask", "fov"))
+# Of any alphabet.
+LETTERS = r"[^\W\d_]+"
 # Longer names have so many runs of words that all of them would take minutes.
 MOST_WORDS = 12
 
@@ -88,15 +90,15 @@ def shared_side(first: str, second: str) -> str:
     """
     if second.startswith(first) or second.endswith(first):
         return first
-    parts = re.findall(r"[A-Za-z]+", first)
+    parts = re.findall(LETTERS, first)
     return next((part for part in parts if part.lower() in SIDES and part in second), "")
 
 
 def runs(name: str) -> list[str]:
     """Return the parts of a name from the start of a word to the end of one, longest first."""
-    found = list(re.finditer(r"[A-Za-z]+|\d+", name))
+    found = list(re.finditer(rf"{LETTERS}|\d+", name))
     if len(found) > MOST_WORDS:
-        found = list(re.finditer(r"[A-Za-z0-9]+", name))[:MOST_WORDS]
+        found = list(re.finditer(r"[^\W_]+", name))[:MOST_WORDS]
     parts = {
         name[first.start() : last.end()] for at, first in enumerate(found) for last in found[at:]
     }
@@ -106,14 +108,14 @@ def runs(name: str) -> list[str]:
 def replaced(text: str, run: str, placeholder: str) -> str:
     """Return a text with a run of words replaced where it stands between words."""
     # A digit goes on with a digit, a letter with a letter.
-    before = "" if not run[0].isalnum() else (r"(?<!\d)" if run[0].isdigit() else "(?<![A-Za-z])")
-    after = "" if not run[-1].isalnum() else (r"(?!\d)" if run[-1].isdigit() else "(?![A-Za-z])")
+    before = "" if not run[0].isalnum() else (r"(?<!\d)" if run[0].isdigit() else r"(?<![^\W\d_])")
+    after = "" if not run[-1].isalnum() else (r"(?!\d)" if run[-1].isdigit() else r"(?![^\W\d_])")
     return re.sub(before + re.escape(run) + after, lambda _: placeholder, text)
 
 
 def differing(patterns: Sequence[str]) -> list[str]:
     """Return the part of each pattern in which it differs from the others, in whole words."""
-    split = [re.findall(r"\{\w+\}|[A-Za-z0-9]+|[^A-Za-z0-9{}]", pattern) for pattern in patterns]
+    split = [re.findall(r"\{\w+\}|[^\W_]+|[^\w{}]|_", pattern) for pattern in patterns]
     start = shared_start(split)
     end = shared_start([part[start:][::-1] for part in split])
     return ["".join(part[start : len(part) - end]).strip("._-/ ") for part in split]

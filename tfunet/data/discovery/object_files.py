@@ -30,7 +30,7 @@ OTHERS = 0.1
 # Files of a class whose values are read.
 MOST_READ = 300
 # A word in the name of a mask, with the number of its object or without.
-WORD = re.compile(r"([A-Za-z]+)[-_. ]?\d*")
+WORD = re.compile(r"([^\W\d_]+)[-_. ]?\d*")
 # With more words they are no classes.
 MOST_CLASSES = 12
 NAME = "foreground"
@@ -179,11 +179,11 @@ def _with_free_ends(pattern: str) -> Iterable[str]:
         if rest:
             separator = rest[0] if rest[0] in "-_. " else ""
             yield path.with_name(f"{start}{case}{separator}*{ending}").as_posix()
-        if word := re.match(r"[-_. ]?[A-Za-z]+[-_. ]?(?=\d)", rest):
+        if word := re.match(r"[-_. ]?[^\W\d_]+[-_. ]?(?=\d)", rest):
             yield path.with_name(f"{start}{case}{word[0]}*{ending}").as_posix()
         return
     yield path.with_name(f"*{ending}").as_posix()
-    if word := re.match(r"[A-Za-z]+[-_. ]?(?=\d)", plain):
+    if word := re.match(r"[^\W\d_]+[-_. ]?(?=\d)", plain):
         yield path.with_name(f"{word[0]}*{ending}").as_posix()
 
 

@@ -21,9 +21,9 @@ def _drawing(feature: dict[str, Any]) -> Drawing:
     geometry = feature.get("geometry") or {}
     kind, coordinates = geometry.get("type"), geometry.get("coordinates") or ()
     if kind == "Polygon":
-        return drawing(name, [_plane(ring) for ring in coordinates])
+        return drawing(name, (_plane(ring) for ring in coordinates))
     if kind == "MultiPolygon":
-        return drawing(name, [_plane(ring) for polygon in coordinates for ring in polygon])
+        return drawing(name, (_plane(ring) for polygon in coordinates for ring in polygon))
     return Drawing(name=drawing(name, []).name, fault=f"is a {kind}, which has no area")
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import (
+    NO_POINTS,
+    UNNAMED,
+    Annotated,
+    Annotations,
+    Drawing,
+    Part,
+    Shape,
+    drawing,
+    points_of,
+)
 
 # Sides of a polygon in the place of a circle.
 SIDES = 180
@@ -25,10 +35,13 @@ def annotations(content: dict[str, Any]) -> Annotations:
 
 
 def _drawing(shape: dict[str, Any]) -> Drawing:
-    name, kind = str(shape["label"] or UNNAMED), shape.get("shape_type") or "polygon"
+    name, kind = str(shape.get("label") or UNNAMED), shape.get("shape_type") or "polygon"
     group = shape.get("group_id")
     together = "" if group is None else str(group)
-    points = np.asarray(shape["points"], float).reshape(-1, 2)
+    try:
+        points = points_of(shape.get("points"))
+    except (TypeError, ValueError):
+        return Drawing(name=name, fault=NO_POINTS)
     if kind == "polygon":
         return drawing(name, [points], together)
     if kind == "rectangle" and len(points) in (2, 4):
@@ -47,15 +60,14 @@ def _drawing(shape: dict[str, Any]) -> Drawing:
     return Drawing(name=name, fault=f"is a {kind}, which has no area")
 
 
-def _of_picture(encoded: str, start: tuple[int, int], shape: tuple[int, ...]) -> np.ndarray:
+def _of_picture(encoded: str, start: tuple[int, int], shape: Shape) -> Part:
     from PIL import Image
 
-    inside = np.zeros(shape, bool)
     with Image.open(io.BytesIO(base64.b64decode(encoded)), formats=("PNG",)) as picture:
         if picture.height > shape[0] + 1 or picture.width > shape[1] + 1:
             raise ValueError(f"a mask of {picture.size} for an image of {shape}")
         pixels = np.asarray(picture) > 0
-    top, left = (max(0, place) for place in start)
-    part = inside[top : top + pixels.shape[0], left : left + pixels.shape[1]]
-    part |= pixels[: part.shape[0], : part.shape[1]]
-    return inside
+    pixels = pixels[tuple(slice(max(0, -place), None) for place in start)]
+    top, left = (min(max(0, place), size) for place, size in zip(start, shape, strict=True))
+    pixels = pixels[: shape[0] - top, : shape[1] - left]
+    return (slice(top, top + len(pixels)), slice(left, left + pixels.shape[1])), pixels

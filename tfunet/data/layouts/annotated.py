@@ -31,10 +31,10 @@ from tfunet.data.source import DataSource
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # What is said of masks, in words for annotations.
 WITHOUT = "is not used: it has no annotations in"
-WORDS = (
-    ("missing mask: no file", WITHOUT),
-    ("mask without its image", "annotations without their image"),
-)
+ALONE = "annotations without their image"
+OTHER = "is not used: no image has its name, and it holds no annotations of one image"
+WORDS = (("missing mask: no file", WITHOUT), ("mask without its image", ALONE))
+NO_FOLDERS = ("", ".", "..")
 # A case, the file of its annotations, the key of its image there, and what is drawn on it.
 Drawn = tuple[Case, str, str, Annotated]
 
@@ -178,7 +178,8 @@ def _of_lists(
             if file in left_out or image in left_out:
                 continue
             if image is None:
-                what = f"missing image: it lists {own.image}, and no such file is in the folder"
+                end = "/".join(PurePosixPath(own.image.replace("\\", "/")).parts[-2:])
+                what = f"missing image: it lists {own.image}, and no {end} is in the folder"
                 defects.append(Defect(file=file, what=what, case_id=own.image))
                 continue
             case_id = case_id_of(image)
@@ -216,6 +217,9 @@ def _of_pairs(
     unlisted = [each for each in defects if each.what.startswith(WITHOUT)] if cases else []
     if unlisted:
         defects = [each for each in defects if not each.what.startswith(WITHOUT)]
+    others = [each for each in defects if each.what.startswith(ALONE) and _is_other(root, each)]
+    defects = [each for each in defects if each not in others]
+    unlisted += [replace(each, what=OTHER) for each in others]
     drawn: list[Drawn] = []
     for case in cases:
         (file,) = case.masks
@@ -237,6 +241,14 @@ def _of_pairs(
             defects.append(Defect(file=file, what=what, case_id=case.case_id))
         drawn.append((case, file, "", own))
     return drawn, defects, unlisted, found.replace("masks", "files of annotations")
+
+
+def _is_other(root: Path, alone: Defect) -> bool:
+    """Whether a file without its image holds something else than what is drawn on one."""
+    try:
+        return "" not in read_annotations(root, alone.file).images
+    except BadFileError:
+        return True
 
 
 def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defect], list[Defect]]:
@@ -279,14 +291,21 @@ class _Places:
                 self._by_end.setdefault(end, []).append(file)
 
     def find(self, annotations: str, name: str) -> str | None:
-        """Return the image that annotations name; of several, the one nearest to them."""
+        """Return the image that annotations name; of several, the one nearest to them.
+
+        They may name folders above the data set's. The last one is that of the image.
+        """
         near = PurePosixPath(annotations).parts[:-1]
 
         def rank(file: str) -> tuple[int, int]:
             parts = PurePosixPath(file).parts
             return sum(1 for a, b in zip(parts, near, strict=False) if a == b), -len(parts)
 
-        found = (self._by_end.get(end) for end in _ends(name.replace("\\", "/")))
+        parts = [part for part in name.replace("\\", "/").split("/") if part not in NO_FOLDERS]
+        *ends, last = _ends("/".join(parts))
+        found = [self._by_end.get(end, []) for end in [*ends, last]]
+        if ends:  # An image without a folder can be in none that differs.
+            found[-1] = [file for file in found[-1] if "/" not in file]
         return max(next(filter(None, found), []), key=rank, default=None)
 
 
