@@ -21,7 +21,7 @@ LETTERS = 11.5
 # Kinds of errors: label to name and colour (Okabe and Ito 2008).
 DIFFERENCES = {
     1: ("predicted, not in the mask", "#D55E00"),
-    2: ("in the mask, not predicted", "#56B4E9"),
+    2: ("in the mask, not predicted", "#0072B2"),
     3: ("of another class", "#F0E442"),
 }
 # With more labels than this, wrong pixels have the colour of the predicted label: nearly all would
