@@ -29,7 +29,7 @@ SIDES = {
 }
 # Words of masks that say where to look, and not what is there.
 REGIONS = frozenset(("brain", "brainmask", "brainmasks", "body", "bodymask", "fov"))
-# Of any alphabet.
+# Words of letters of any alphabet.
 LETTERS = r"[^\W\d_]+"
 # Longer names have so many runs of words that all of them would take minutes.
 MOST_WORDS = 12
