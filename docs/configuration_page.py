@@ -5,19 +5,17 @@ that open data sets: python docs/configuration_page.py
 import importlib
 import inspect
 import json
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
-from docstring_parser import parse
-
-from tfunet.arguments import TYPE_WORDS
 from tfunet.bench.study.hopeless import HopelessRule
 from tfunet.bench.study.slurm_settings import Slurm
-from tfunet.config.augmentation import Amount, Augmentation
+from tfunet.config.augmentation import Augmentation
+from tfunet.config.reader import allowed
 from tfunet.config.run import RunConfig
+from tfunet.config.words import descriptions, title_of
 from tfunet.data import DATASETS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -45,8 +43,7 @@ def page() -> str:
     for section in reversed(RunConfig.__mro__):
         if not vars(section).get("__annotations__"):
             continue
-        title = (parse(section.__doc__ or "").short_description or "").rstrip(".")
-        parts += [f"## {title}\n", _keys(section, with_resume=True)]
+        parts += [f"## {title_of(section)}\n", _keys(section, with_resume=True)]
     parts += ["## augmentation\n", _intro(Augmentation), _keys(Augmentation)]
     for name, reference in DATASETS.items():
         parts += [f"## data = {name!r}\n".replace("'", '"'), *_function(_load(reference))]
@@ -56,13 +53,13 @@ def page() -> str:
 
 
 def _intro(table: type) -> str:
-    return f"{_cell(parse(table.__doc__ or '').short_description or '')}\n"
+    return f"{_cell(title_of(table))}.\n"
 
 
 def _keys(table: type, *, with_resume: bool = False) -> str:
     """Return a table of the fields that a dataclass itself has."""
     own = vars(table)["__annotations__"]
-    words = {item.arg_name: item.description for item in parse(table.__doc__ or "").params}
+    words = descriptions(table)
     head = ["key", "type", "default", *(["resume"] if with_resume else []), "meaning"]
     rows = []
     for key in fields(table):
@@ -82,18 +79,16 @@ def _keys(table: type, *, with_resume: bool = False) -> str:
 
 def _function(function: Any) -> Iterator[str]:
     """Yield what a function does, and a table of its arguments."""
-    text = parse(inspect.getdoc(function) or "")
-    yield f"{_cell(text.short_description or '')}\n"
-    if text.long_description:
-        yield f"{_cell(text.long_description)}\n"
+    about = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0].partition("\n\n")[2]
+    yield f"{_cell(title_of(function))}.\n"
+    if about.strip():
+        yield f"{_cell(about)}\n"
     rows = []
     arguments = inspect.signature(function).parameters
-    for item in text.params:
-        default = inspect.Parameter.empty
-        if item.arg_name in arguments:
-            default = arguments[item.arg_name].default
+    for name, text in descriptions(function).items():
+        default = arguments[name].default if name in arguments else inspect.Parameter.empty
         shown = "" if default in (inspect.Parameter.empty, None) else f"`{_toml(default)}`"
-        rows.append([f"`{item.arg_name}`", shown, item.description or ""])
+        rows.append([f"`{name}`", shown, text])
     yield _table(["option", "default", "meaning"], rows)
 
 
@@ -107,12 +102,7 @@ def _cell(text: str) -> str:
 
 
 def _type_words(kind: Any) -> str:
-    if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_type_words(part) for part in get_args(kind) if part is not type(None))
-    if kind in TYPE_WORDS:
-        return TYPE_WORDS[kind]
-    words = {Mapping: "a table", Amount: "an amount: a number, [low, high] or a table"}
-    return words.get(get_origin(kind) or kind, TYPE_WORDS.get(kind, str(kind)))
+    return allowed(kind).replace("Amount", "an amount: a number, [low, high] or a table")
 
 
 def _default(key: Field[Any]) -> str:

@@ -22,7 +22,7 @@ from horovod.runner.common.util.hosts import SlotInfo
 
 from hvd.rendezvous import Rendezvous
 from tfunet.backend import Launch, Topology
-from tfunet.config.refs import check_known
+from tfunet.config.words import check_known
 
 CONTROLLERS = ("gloo", "mpi")
 COMPRESSIONS = {"none": horovod.Compression.none, "fp16": horovod.Compression.fp16}

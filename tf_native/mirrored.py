@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_native import replicas
 from tfunet.backend import Launch, Topology
-from tfunet.config.refs import check_known
+from tfunet.config.words import check_known
 
 CROSS_DEVICE = {
     "auto": None,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfunet.backend import Launch
-from tfunet.config.refs import check_known
+from tfunet.config.words import check_known
 
 AnyStrategy = TypeVar("AnyStrategy", bound=type[tf.distribute.Strategy])
 COLLECTIVES = ("auto", "ring", "nccl")

@@ -13,13 +13,19 @@ from tfunet.prediction.run import Options
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"metrics": "hd95"}, "a list of texts, got 'hd95'. Write a list in brackets: \\[\"a\""),
+        (
+            {"metrics": "hd95"},
+            r'a list of texts, .* got the text .hd95.. Write it as a list: metrics = \["hd95"\]',
+        ),
         ({"validation_groups": "ab"}, "a list of texts"),
         ({"track": "wandb"}, "a list of texts"),
-        ({"callbacks": "EarlyStopping"}, "a list of tables, got 'EarlyStopping'.$"),
+        (
+            {"callbacks": "EarlyStopping"},
+            r"a list of tables, .*: callbacks = \[{ name = .EarlyStopping. }\]$",
+        ),
         ({"decay_epochs": "12"}, "a list of whole numbers"),
         ({"patch": "32"}, "a list of whole numbers"),
-        ({"epochs": "3"}, "a whole number, got '3'"),
+        ({"epochs": "3"}, "a whole number, got the text '3'. Write it without quotes: epochs = 3"),
         ({"data_options": "root"}, "a table, { key = value }"),
     ],
 )
@@ -32,9 +38,9 @@ def test_keys_of_a_run(given, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"ensemble": "logs/b"}, "a list of values, got 'logs/b'"),
-        ({"window": "64"}, "a list of whole numbers, got '64'"),
-        ({"window": 64}, "a list of whole numbers, got 64"),
+        ({"ensemble": "logs/b"}, "a list of values, got the text 'logs/b'"),
+        ({"window": "64"}, "a list of whole numbers, such as .*, got the text '64'"),
+        ({"window": 64}, "a list of whole numbers, such as .*, got 64"),
         ({"window": ["64", "64"]}, "a list of whole numbers"),
         ({"pixel_size": "0.5"}, "a list of numbers"),
         ({"batch": "2"}, "a whole number"),

@@ -19,7 +19,8 @@ from tfunet.bench.launch.supervisor import Outcome
 from tfunet.bench.records.run_tables import read_history
 from tfunet.config import trust as trusting
 from tfunet.config.case_metrics import check_case_metrics
-from tfunet.config.refs import check_known, reference
+from tfunet.config.refs import reference
+from tfunet.config.words import check_known
 from tfunet.files.atomic import WriteError
 from tfunet.machine.environment import DEFAULTS
 from tfunet.prediction.best_file import check_run, say_best

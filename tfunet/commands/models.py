@@ -126,7 +126,7 @@ def _shape_and_classes(options: argparse.Namespace) -> tuple[Sequence[int], int]
 
 def _stages(options: argparse.Namespace, model: dict[str, Any]) -> str:
     from tfunet.config.amount import in_bytes
-    from tfunet.config.refs import check_known
+    from tfunet.config.words import check_known
     from tfunet.performance.devices import DEVICES
     from tfunet.pipeline.schedules import check_schedule
     from tfunet.pipeline.simulation import Link

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.files.typed import parse_toml
 
 if TYPE_CHECKING:

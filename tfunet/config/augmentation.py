@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfunet.config.refs import check_known, near_match
+from tfunet.config.words import check_known, near_match
 
 Axes = tuple[int, ...]
 

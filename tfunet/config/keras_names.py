@@ -9,7 +9,8 @@ from typing import Any
 
 from tfunet.config.case_metrics import PLAIN, TOLERANT, keras_metrics
 from tfunet.config.option_types import check_option_types, of_default
-from tfunet.config.refs import check_option, near_match
+from tfunet.config.refs import check_option
+from tfunet.config.words import near_match
 
 
 def unknown(kind: str, name: str, known: Collection[str]) -> ValueError:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from tfunet.config.refs import near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.words import near_match
 
 KEYS = tuple(key.name for key in fields(RunConfig))
 # What only the file of a study has.

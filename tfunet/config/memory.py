@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 
 from tfunet.config import amount
-from tfunet.config.refs import check_known
 from tfunet.config.sections import Section, fixed, free
+from tfunet.config.words import check_known
 
 # Bytes of a number of a swapped tensor that is compressed.
 COMPRESSIONS = {"bfloat16": 2}

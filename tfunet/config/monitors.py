@@ -14,8 +14,8 @@ from tfunet.config.case_metrics import (
     keras_metrics,
     own_metrics,
 )
-from tfunet.config.refs import near_match
 from tfunet.config.sections import OptimizationKeys
+from tfunet.config.words import near_match
 
 # Callbacks of Keras with `monitor` and `mode`.
 MONITORS = ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")

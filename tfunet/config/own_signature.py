@@ -6,7 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tfunet.config.own_code import explain
-from tfunet.config.refs import check_option, near_match
+from tfunet.config.refs import check_option
+from tfunet.config.words import near_match
 from tfunet.files.regular import read_bytes
 
 # What may bind names that the source does not show.

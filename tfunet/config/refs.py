@@ -1,24 +1,18 @@
 """Turns a string ("name", "package.module:attribute" or "file.py:attribute") into an object."""
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from tfunet.config.kinds import check_kind, refuse_standard
 from tfunet.config.option_types import check_option_types, types_of
 from tfunet.config.own_code import call_text, explain
-
-
-def near_match(given: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the closest known word, or an empty string."""
-    close = difflib.get_close_matches(given, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+from tfunet.config.words import near_match
 
 
 def not_an_option(option: str) -> str:
@@ -61,15 +55,6 @@ def check_option(kind: str, name: str, option: str, allowed: Collection[str]) ->
         raise ValueError(
             f"The {kind} {name!r} has no option {option!r}.{advice} "
             f"Its options: {', '.join(allowed) or 'none'}.{'' if advice else of_another(kind)}"
-        )
-
-
-def check_known(kind: str, given: str, known: Iterable[str]) -> None:
-    """Raise ValueError, with the near match, for a word that is not among the known ones."""
-    known = list(known)
-    if given not in known:
-        raise ValueError(
-            f"Unknown {kind} {given!r}.{near_match(given, known)} Known: {', '.join(known)}."
         )
 
 

@@ -6,14 +6,13 @@ Imports no TensorFlow.
 
 import json
 import math
-from dataclasses import dataclass, field, fields
-from inspect import formatannotation
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfunet.config.augmentation import read_augmentation
 from tfunet.config.case_metrics import EPOCH_SCORES, case_metrics
-from tfunet.config.option_types import check_option_types
-from tfunet.config.refs import check_known
+from tfunet.config.reader import convert_fields
+from tfunet.config.words import check_known
 
 OUTPUTS = ("classes", "regions")
 BAD_SAMPLES = ("refuse", "skip")
@@ -24,8 +23,6 @@ BATCH_NORMS = ("micro_batch", "deferred")
 TRACKERS = ("mlflow", "wandb")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 
-# Types of keys that any text fits.
-TEXTS = (str, str | None)
 # What NumPy takes.
 MOST_SEED = 2**32 - 1
 
@@ -49,14 +46,11 @@ def free(default: Any, **more: bool) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Runs the checks of a section, or of all sections that a class inherits."""
+    """Brings its values into their types, and runs the checks of all sections that it inherits."""
 
     def __post_init__(self) -> None:
-        for key in fields(self):
-            value = getattr(self, key.name)
-            if isinstance(value, str) and value != key.default and key.type not in TEXTS:
-                types = {key.name: formatannotation(key.type)}
-                check_option_types("", "", {key.name: value}, types)
+        for name, value in convert_fields(type(self), vars(self)).items():
+            self._set(name, value)
         for section in reversed(type(self).__mro__):
             check = vars(section).get("_check")
             if check is not None:

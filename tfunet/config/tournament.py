@@ -7,13 +7,14 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfunet.config.augmentation import KINDS as AUGMENTATIONS
 from tfunet.config.augmentation import read_augmentation
-from tfunet.config.refs import check_known, near_match
+from tfunet.config.reader import convert, read
 from tfunet.config.sections import FIXED, Section
+from tfunet.config.words import check_known, near_match
 
 SELECTIONS = ("pairwise", "truncation", "none")
 EXCHANGES = ("weights", "weights_bfloat16")
@@ -98,8 +99,8 @@ class Tournament:
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         if not 0 < self.share < 1:
             raise ValueError(f"share must lie between 0 and 1, got {self.share}.")
-        if self.wait_seconds <= 0:
-            raise ValueError(f"wait_seconds must be positive, got {self.wait_seconds}.")
+        if not 0 < self.wait_seconds < math.inf:
+            raise ValueError(f"wait_seconds must be positive and finite, got {self.wait_seconds}.")
         if self.keep is not None and self.selection != "truncation":
             raise ValueError(
                 f'keep={self.keep} has a meaning with selection = "truncation" only. Leave it out.'
@@ -133,43 +134,15 @@ class Tournament:
         return population * self.trainers + trainer
 
 
-KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "trainers": ((int,), "a whole number"),
-    "round_steps": ((int,), "a whole number"),
-    "round_epochs": ((int,), "a whole number"),
-    "selection": ((str,), "a text"),
-    "partition": ((bool,), "true or false"),
-    "share": ((int, float), "a number"),
-    "keep": ((int,), "a whole number"),
-    "exchange": ((str,), "a text"),
-    "wait_seconds": ((int, float), "a number"),
-}
-
-
 def read_tournament(table: Mapping[str, Any]) -> Tournament | None:
     """Return the tournament that a table of a configuration describes; None for an empty one."""
     if not table:
         return None
-    known = [key.name for key in fields(Tournament)]
-    for key, value in table.items():
-        if key not in known:
-            raise ValueError(
-                f"Unknown key {key!r} in [tournament].{near_match(key, known)} "
-                f"Known: {', '.join(known)}."
-            )
-        if key in KINDS:
-            types, words = KINDS[key]
-            is_bool = isinstance(value, bool)
-            is_finite = not isinstance(value, float) or math.isfinite(value)
-            if not isinstance(value, types) or is_bool != (bool in types) or not is_finite:
-                raise ValueError(f"{key} in [tournament] must be {words}, got {value!r}.")
-    if "trainers" not in table:
-        raise ValueError("[tournament] needs trainers: the number of runs that meet.")
-    rules = table.get("mutate", {})
-    if not isinstance(rules, Mapping):
-        raise ValueError(f"mutate in [tournament] must be a table, got {rules!r}.")
+    rules = convert("mutate in [tournament]", dict[str, Any], table.get("mutate", {}))
     mutate = {name: _mutation(name, rule) for name, rule in _dotted(rules).items()}
-    return Tournament(**{**table, "mutate": mutate})
+    others = {key: value for key, value in table.items() if key != "mutate"}
+    advice = " A tournament needs trainers: the number of runs that meet."
+    return replace(read(Tournament, others, "[tournament]", advice), mutate=mutate)
 
 
 def _dotted(rules: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfunet.config.refs import check_known, near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.words import check_known, near_match
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.source import DataSource

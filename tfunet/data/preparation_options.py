@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
-from tfunet.config.refs import check_known
+from tfunet.config.words import check_known
 from tfunet.data.formats.units import METRES
 from tfunet.data.image_files import ALPHA
 from tfunet.data.preprocess import Intensity, check_channels, check_intensity

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any, TypeGuard
 
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 
 Shape = tuple[int | None, ...]
 

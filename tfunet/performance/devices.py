@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tfunet.config.amount import GB, GIB
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.graph.step import ALIASES, Op, Trace
 from tfunet.swap.plan.costs import Costs
 

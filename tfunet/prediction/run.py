@@ -6,9 +6,8 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from inspect import formatannotation
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tfunet import __version__
-from tfunet.config.option_types import check_option_types
+from tfunet.config.reader import convert_fields
 from tfunet.data.defects import Defect, lines_by_cause
 from tfunet.data.image_files import read_header
 from tfunet.data.intensity_checks import IntensityChecks, watched
@@ -112,8 +111,8 @@ class Options:
     values: str = LABELS
 
     def __post_init__(self) -> None:
-        types = {key.name: formatannotation(key.type) for key in fields(self)}
-        check_option_types("", "", vars(self), types)
+        for name, value in convert_fields(type(self), vars(self)).items():
+            object.__setattr__(self, name, value)
         if self.tiles not in WAYS:
             raise ValueError(f"Unknown tiles {self.tiles!r}. Known: {', '.join(WAYS)}.")
         if self.values not in VALUES:

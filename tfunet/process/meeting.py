@@ -29,7 +29,7 @@ from typing import Any, NoReturn, Self, final
 
 from tfunet import exit_codes
 from tfunet.files.printable import printable
-from tfunet.files.typed import Count, typed
+from tfunet.files.typed import Count, FieldError, typed
 from tfunet.process.addresses import address_of, free_port, listening
 from tfunet.process.launcher_variables import Place, ports_of
 from tfunet.process.sealed_line import SealedLine
@@ -65,12 +65,10 @@ class Hello:
     @classmethod
     def of(cls, message: Mapping[str, Any] | None) -> Self | None:
         """Return a message as a hello; None if a field is missing or wrong."""
-        message = message or {}
-        kinds = {"key": str, "index": int, "count": int, "host": str, "address": str, "code": str}
-        # Not isinstance: True is no index.
-        if any(type(message.get(name)) is not kind for name, kind in kinds.items()):
+        try:
+            hello = typed(message, cls)
+        except FieldError:
             return None
-        hello = cls(**{name: message[name] for name in kinds})
         # Process 0 is the chief itself.
         is_valid = 0 < hello.index < hello.count and ADDRESS.fullmatch(hello.address)
         return hello if is_valid else None

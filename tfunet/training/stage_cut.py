@@ -11,8 +11,8 @@ import numpy as np
 
 from tfunet.config.amount import MIB
 from tfunet.config.keys import show
-from tfunet.config.refs import near_match
 from tfunet.config.run import RunConfig
+from tfunet.config.words import near_match
 from tfunet.geometry.kinds import is_own
 from tfunet.pipeline.balance import Balance, NoBalanceError, balances
 from tfunet.pipeline.chain import Chain

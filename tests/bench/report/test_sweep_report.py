@@ -449,9 +449,9 @@ def test_tables_of_texts():
     ("program", "forbidden"),
     [
         ("tfunet.bench.study.trial_plan", ("matplotlib", "jinja2", "numpy")),
-        ("tfunet.bench.launch.sweep_status", ("matplotlib", "jinja2", "numpy", "jsonargparse")),
+        ("tfunet.bench.launch.sweep_status", ("matplotlib", "jinja2", "numpy")),
         ("tfunet.bench.launch.local_sweep", ("matplotlib", "jinja2", "numpy")),
-        ("tfunet.bench.report.sweep_report", ("matplotlib", "jinja2", "jsonargparse")),
+        ("tfunet.bench.report.sweep_report", ("matplotlib", "jinja2")),
         ("tfunet.bench.report.plots", ()),
     ],
 )

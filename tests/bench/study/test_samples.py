@@ -161,7 +161,7 @@ def test_a_wrong_array_is_refused(array, columns, message):
         (drawn(space={"learning_rate": {"low": 1, "hi": 2}}), "Unknown key 'hi'.*mean 'high'"),
         (drawn(space={"learning_rate": {"low": 2, "high": 1}}), "must be below high, got 2 and 1"),
         (drawn(space={"learning_rate": {"low": 0, "high": 1, "log": True}}), "above 0 on a log"),
-        (drawn(space={"learning_rate": {"low": "a", "high": 1}}), "low of .* must be a number"),
+        (drawn(space={"learning_rate": {"low": "a", "high": 1}}), "low in .* must be a number"),
         (
             drawn(space={"replica_batch": [1, 2]}),
             "sample . and sample . are the same sample. Widen",

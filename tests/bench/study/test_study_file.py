@@ -154,7 +154,7 @@ def test_a_file_that_is_no_configuration_is_refused(file, text, message, tmp_pat
         ({"grid": {"precision": ["float32", "float31"]}}, "Unknown precision 'float31'"),
         ({"grid": {"replica_batch": [4, 0]}}, "replica_batch must be at least 1, got 0"),
         ({"grid": {"replica_batch": [4, "many"]}}, "replica_batch in"),
-        ({"grid": {"replica_batch": 4}}, "must be a list, got 4"),
+        ({"grid": {"replica_batch": 4}}, "must be a list of values, got 4"),
         ({"grid": {"replica_batch": []}}, "has no values"),
         ({"case": {"backend": "single"}}, r"Write \[\[case\]\] with two brackets"),
         ({"repeats": True}, "repeats must be a whole number, got True"),

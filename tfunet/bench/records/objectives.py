@@ -9,7 +9,7 @@ from tfunet.bench.records.epoch_times import EpochTimes
 from tfunet.bench.records.trial_result import Result
 from tfunet.config.case_metrics import case_metrics, keras_metrics
 from tfunet.config.monitors import mode_of
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 
 DIRECTIONS = ("maximize", "minimize")
 

@@ -8,8 +8,8 @@ from typing import Any, final
 
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord
 from tfunet.bench.records.ways_of_training import BASELINE, speed_by_repeat, way_of
-from tfunet.bench.study.settings_table import read_settings
 from tfunet.config.keys import WAY
+from tfunet.config.reader import read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def read_rule(table: Any) -> HopelessRule | None:
         return None
     if not isinstance(table, Mapping):
         raise ValueError(f"[hopeless] must be a table, got {table!r}.")
-    return read_settings(HopelessRule, table, "[hopeless]")
+    return read(HopelessRule, table, "[hopeless]")
 
 
 def why_hopeless(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.bench.study.space import Space, read_space
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.files.typed import DAMAGED, parse_toml, read_record
 
 METHODS = ("grid", "random", "latin_hypercube", "sobol")

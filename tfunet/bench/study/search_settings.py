@@ -1,12 +1,12 @@
 """The table [search] of a study: a search for the best settings with Optuna."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tfunet.bench.records.objectives import DIRECTIONS, OBJECTIVES, check_objective, objective_of
-from tfunet.bench.study.settings_table import read_settings
 from tfunet.bench.study.space import Space, read_space
+from tfunet.config.reader import convert, read
 
 SAMPLERS = ("tpe", "random", "qmc")
 PRUNERS = ("none", "median", "halving")
@@ -67,9 +67,8 @@ def read_search(table: Any) -> tuple[Search, Space] | None:
     """Return the table [search] of a study with its space, checked; None without one."""
     if table is None:
         return None
-    if not isinstance(table, Mapping):
-        raise ValueError(f"[search] must be a table, got {table!r}.")
+    table = convert("[search]", dict[str, Any], table)
     given = {key: value for key, value in table.items() if key != "space"}
     advice = " What varies goes into [search.space]."
-    search = read_settings(Search, given, "[search]", advice)
+    search = read(Search, given, "[search]", advice)
     return search, read_space(table.get("space"), "[search.space]")

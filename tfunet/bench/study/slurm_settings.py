@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfunet.bench.study.settings_table import read_settings
+from tfunet.config.reader import read
 from tfunet.files.printable import printable
 
 # Settings that become options of sbatch with the same names.
@@ -85,4 +85,4 @@ def _check_line(name: str, text: str, keep: str = "") -> None:
 def read_slurm(table: Mapping[str, Any]) -> Slurm:
     """Return the table [slurm] of a study, checked."""
     advice = ' Any other option goes into sbatch = ["--option=value"].'
-    return read_settings(Slurm, table, "[slurm]", advice)
+    return read(Slurm, table, "[slurm]", advice)

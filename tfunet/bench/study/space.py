@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from tfunet.config.keys import flat
-from tfunet.config.refs import near_match
-
-KEYS = ("low", "high", "log", "step", "points")
+from tfunet.config.reader import read
 
 
 @final
@@ -42,10 +40,10 @@ class Range:
     `log`, in steps with `step`. A grid has `points` of them.
     """
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
     log: bool = False
-    step: float | None = None
+    step: int | float | None = None
     points: int | None = None
 
     @property
@@ -115,18 +113,12 @@ def _read(key: str, value: Any, title: str) -> Choice | Range:
             f"{key} in {title} must be a list of values, or a range {{low = .., high = ..}}, got "
             f"{value!r}."
         )
-    for name in value:
-        if name not in KEYS:
-            raise ValueError(
-                f"Unknown key {name!r} of {key} in {title}.{near_match(name, KEYS)} "
-                f"Known: {', '.join(KEYS)}."
-            )
-    for name in ("low", "high"):
-        if name not in value:
-            raise ValueError(f"{key} in {title} has no {name}. A range needs low and high.")
-    for name, number in value.items():
-        _check_number(f"{name} of {key} in {title}", name, number)
-    span = Range(**value)
+    span = read(Range, value, f"{key} in {title}", " A range needs low and high.")
+    for name, number in span.table().items():
+        is_least = name not in ("step", "points") or number > 0
+        if not math.isfinite(number) or not is_least:
+            least = "finite" if is_least else "above 0"
+            raise ValueError(f"{name} of {key} in {title} must be {least}, got {number!r}.")
     if not span.low < span.high:
         raise ValueError(
             f"low of {key} in {title} must be below high, got {span.low:g} and {span.high:g}."
@@ -138,16 +130,3 @@ def _read(key: str, value: Any, title: str) -> Choice | Range:
     if span.log and span.step is not None:
         raise ValueError(f"{key} in {title} has log and step. Give one of them, or use points.")
     return span
-
-
-def _check_number(label: str, name: str, value: Any) -> None:
-    if name == "log":
-        if not isinstance(value, bool):
-            raise ValueError(f"{label} must be true or false, got {value!r}.")
-        return
-    kind, words = (int, "a whole number") if name == "points" else ((int, float), "a number")
-    is_number = isinstance(value, kind) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
-        raise ValueError(f"{label} must be {words}, got {value!r}.")
-    if name in ("step", "points") and value <= 0:
-        raise ValueError(f"{label} must be above 0, got {value!r}.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.arguments import base_file, file_and_bases, from_dict, read_table
+from tfunet.arguments import base_file, file_and_bases, read_table
 from tfunet.backend import BACKENDS
 from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
@@ -16,11 +16,13 @@ from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.space import Space
 from tfunet.config.keys import KEYS, OPTIONS, beside, flat, nested, unknown_key
 from tfunet.config.memory import SWAP_KEYS
-from tfunet.config.refs import expand, near_match
+from tfunet.config.reader import check_keys, convert, kinds_of, read
+from tfunet.config.refs import expand
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import first_values, read_tournament
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
+from tfunet.config.words import near_match
 from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable
 from tfunet.files.typed import parse_toml, toml_text
@@ -31,7 +33,7 @@ TOP = (
     *("name", "repeats", "seed", "base", "grid", "case", "samples", "search"),
     *("skip", "hopeless", "slurm", "tournament"),
 )
-Scalar = (str, int, float, bool)
+TABLE = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,13 +201,13 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         )
     search, space = read_search(table.get("search")) or (None, {})
     study = Study(
-        name=_typed("name", table.get("name", "study"), str),
-        repeats=_typed("repeats", table.get("repeats", 1), int),
-        seed=_typed("seed", table.get("seed", 0), int),
+        name=convert("name", str, table.get("name", "study")),
+        repeats=convert("repeats", int, table.get("repeats", 1)),
+        seed=convert("seed", int, table.get("seed", 0)),
         base=_base(table),
         grid={
-            key: _typed(f"{key} in [grid]", value, list)
-            for key, value in flat(_typed("[grid]", table.get("grid", {}), dict)).items()
+            key: convert(f"{key} in [grid]", list[Any], value)
+            for key, value in flat(convert("[grid]", TABLE, table.get("grid", {}))).items()
         },
         cases=tuple(flat(case) for case in _tables("case", table.get("case", []))),
         samples=read_samples(table.get("samples"), MOST_TRIALS),
@@ -213,7 +215,7 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         space=space,
         skips=tuple(_skip_rule(rule) for rule in _tables("skip", table.get("skip", []))),
         hopeless=read_rule(table.get("hopeless")),
-        slurm=read_slurm(_typed("[slurm]", table.get("slurm", {}), dict)),
+        slurm=read_slurm(convert("[slurm]", TABLE, table.get("slurm", {}))),
     )
     file = base_file(table.get("base"), " in [base]")
     if file is not None:
@@ -224,40 +226,28 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
 
 def _base(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of [base], with the block [tournament] among them."""
-    base = flat(_typed("[base]", table.get("base", {}), dict))
+    base = flat(convert("[base]", TABLE, table.get("base", {})))
     base.pop("file", None)
-    block = _typed("[tournament]", table.get("tournament", {}), dict)
+    block = convert("[tournament]", TABLE, table.get("tournament", {}))
     if block and any(key.startswith("tournament.") for key in base):
         raise ValueError("tournament is in [base] and in [tournament]. Give it in one of them.")
     return {**base, **flat({"tournament": block})}
 
 
 def _skip_rule(table: Mapping[str, Any]) -> SkipRule:
-    for key in table:
-        if key not in ("when", "reason"):
-            raise ValueError(
-                f"Unknown key {key!r} in [[skip]].{near_match(key, ('when', 'reason'))} "
-                "Known: when, reason."
-            )
+    check_keys(table, kinds_of(SkipRule), "[[skip]]")
     if not table.get("when") or not table.get("reason"):
         raise ValueError('Each [[skip]] needs `when = {key = value}` and `reason = "..."`.')
-    when = flat(_typed("when in [[skip]]", table["when"], dict))
+    rule = read(SkipRule, table, "[[skip]]")
+    when = flat(rule.when)
     for key in when:
         _check_key(key, " in a [[skip]] rule")
-    return SkipRule(when=when, reason=_typed("reason in [[skip]]", table["reason"], str))
+    return replace(rule, when=when)
 
 
 def _tables(name: str, value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise ValueError(f"Write [[{name}]] with two brackets: it is a list of tables.")
-    return value
-
-
-def _typed(label: str, value: Any, kind: type) -> Any:
-    # In Python a bool is an int, but `repeats = true` is a mistake.
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        words = {str: "text", int: "a whole number", list: "a list", dict: "a table"}
-        raise ValueError(f"{label} must be {words[kind]}, got {value!r}.")
     return value
 
 
@@ -301,28 +291,26 @@ def _refuse_double_settings(study: Study) -> None:
 
 def _checked(study: Study) -> Study:
     """Check every setting alone, and convert it as the command line does."""
-    known = _known_types(study)
-    base = {key: _check(key, value, " in [base]", known) for key, value in study.base.items()}
+    base = {key: _check(key, value, " in [base]") for key, value in study.base.items()}
     grid = {
-        key: [_check(key, value, " in [grid]", known) for value in values]
+        key: [_check(key, value, " in [grid]") for value in values]
         for key, values in study.grid.items()
     }
     cases = tuple(
-        {key: _check(key, value, f" in case {number}", known) for key, value in case.items()}
+        {key: _check(key, value, f" in case {number}") for key, value in case.items()}
         for number, case in enumerate(study.cases, 1)
     )
     for key, entry in study.space.items():
         for value in entry.ends():
-            _check(key, value, " in [search.space]", known)
+            _check(key, value, " in [search.space]")
     if study.search is not None and isinstance(base.get("metrics", ()), list | tuple):
         study.search.check_objective(base.get("metrics", ()))
-    samples = _checked_samples(study, known)
-    checked = replace(study, base=base, grid=grid, cases=cases, samples=samples)
+    checked = replace(study, base=base, grid=grid, cases=cases, samples=_checked_samples(study))
     _check_tournaments(checked)
     return checked
 
 
-def _checked_samples(study: Study, known: set[tuple[str, type]]) -> Samples | None:
+def _checked_samples(study: Study) -> Samples | None:
     samples = study.samples
     if samples is None:
         return None
@@ -334,7 +322,7 @@ def _checked_samples(study: Study, known: set[tuple[str, type]]) -> Samples | No
             at = key, repr(value)
             if at not in checked:
                 where = f" in {samples.source}, {samples.place(number)}"
-                checked[at] = _check(key, value, where, known)
+                checked[at] = _check(key, value, where)
             settings[key] = checked[at]
         rows.append(settings)
     samples = replace(samples, rows=tuple(rows))
@@ -362,52 +350,22 @@ def _check_tournaments(study: Study) -> None:
         )
 
 
-def _known_types(study: Study) -> set[tuple[str, type]]:
-    """Return pairs of (key, type) that are known to be right.
-
-    A call of the parser takes some milliseconds, and a grid can have hundreds of values. The parser
-    only looks at the type of a scalar, so one call with one value for every key is enough. If that
-    fails, each setting is checked alone to name the wrong one.
-    """
-    sample = {**study.base}
-    for case in study.cases:
-        sample.update(case)
-    sample.update({key: values[0] for key, values in study.grid.items()})
-    sample.update(study.sample_rows[0])
-    scalars = {key: value for key, value in sample.items() if type(value) in Scalar and key in KEYS}
-    try:
-        config = from_dict(scalars)
-    except ValueError:
-        return set()
-    return {
-        (key, type(value))
-        for key, value in scalars.items()
-        if type(getattr(config, key)) is type(value)
-    }
-
-
-def _check(key: str, value: Any, where: str, known: set[tuple[str, type]]) -> Any:
+def _check(key: str, value: Any, where: str) -> Any:
     _check_key(key, where)
     option, _, entry = key.partition(".")
     if entry and option != "augmentation":
         return value
-    context = _context(key, value)
     try:
         if entry:
             RunConfig(augmentation={entry: value})
-        elif (key, type(value)) not in known:
-            converted = getattr(from_dict({**context, key: value}), key)
-            if type(converted) is type(value) and type(value) in Scalar:
-                known.add((key, type(value)))
-            # "none" stays a text: TOML has no None.
-            value = value if converted is None else converted
-        else:
-            RunConfig(**{**context, key: value})
+            return value
+        converted = getattr(RunConfig(**{**_context(key, value), key: value}), key)
         if key == "backend":
             expand("backend", value, BACKENDS)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{key}{where}: {_first_lines(error)}") from error
-    return value
+        raise ValueError(f"{key}{where}: {error}") from error
+    # "none" stays a text: TOML has no None.
+    return value if converted is None else converted
 
 
 def _context(key: str, value: Any) -> dict[str, Any]:
@@ -434,7 +392,3 @@ def _check_key(key: str, where: str) -> None:
             raise ValueError(unknown_key(key, where))
         advice = near_match(option, OPTIONS) or f" Known: {', '.join(OPTIONS)}."
         raise ValueError(f"Unknown key {key!r}{where}.{advice}")
-
-
-def _first_lines(error: Exception) -> str:
-    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())

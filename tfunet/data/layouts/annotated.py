@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, final
 
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.data.defects import BadFileError, Defect, DefectsError, naming
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.annotations import mask_name, read

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import composed
 from tfunet.data.layouts.case_files import Case

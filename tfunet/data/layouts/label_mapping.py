@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.data.class_lines import BACKGROUND, inline_table, toml_value
 from tfunet.data.no_data import IGNORED
 from tfunet.files.printable import is_printable

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.refs import near_match
+from tfunet.config.words import near_match
 from tfunet.data.defects import Defect
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.image_files import Header

@@ -1,0 +1,33 @@
+"""Words that every reader of settings needs: near matches, and what a docstring says of a key."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable
+
+
+def near_match(given: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the closest known word, or an empty string."""
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def check_known(kind: str, given: str, known: Iterable[str]) -> None:
+    """Raise ValueError, with the near match, for a word that is not among the known ones."""
+    known = list(known)
+    if given not in known:
+        raise ValueError(
+            f"Unknown {kind} {given!r}.{near_match(given, known)} Known: {', '.join(known)}."
+        )
+
+
+def title_of(documented: object) -> str:
+    """Return the first sentence of a docstring, without its full stop."""
+    return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split()).rstrip(".")
+
+
+def descriptions(documented: object) -> dict[str, str]:
+    """Return what the section "Args:" of a docstring says of each argument."""
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(documented) or "", re.M | re.S)
+    entries = re.findall(r"^    \**(\w+): (.*(?:\n     .*)*)", section[1] if section else "", re.M)
+    return {name: " ".join(text.split()) for name, text in entries}
