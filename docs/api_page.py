@@ -31,7 +31,9 @@ PUBLIC = {
     },
     "Models": {
         "tfunet.models.unet.build": "tfunet/models/unet.py",
+        "tfunet.models.unet_plan.UnetOptions": "tfunet/models/unet_plan.py",
         "tfunet.models.isensee.build": "tfunet/models/isensee.py",
+        "tfunet.models.isensee_plan.IsenseeOptions": "tfunet/models/isensee_plan.py",
         "tfunet.models.describe.describe": "tfunet/models/describe.py",
     },
     "Memory": {"tfunet.swap.LargeModelSupport": "tfunet/swap/callback.py"},

@@ -17,6 +17,7 @@ from tfunet.config.reader import allowed
 from tfunet.config.run import RunConfig
 from tfunet.config.words import descriptions, title_of
 from tfunet.data import DATASETS
+from tfunet.models.plans import PLANS
 
 PAGE = Path(__file__).parent / "configuration.md"
 HEAD = """# Configuration reference
@@ -45,6 +46,9 @@ def page() -> str:
             continue
         parts += [f"## {title_of(section)}\n", _keys(section, with_resume=True)]
     parts += ["## augmentation\n", _intro(Augmentation), _keys(Augmentation)]
+    for options in dict.fromkeys(options for options, _ in PLANS.values()):
+        name = next(name for name, (known, _) in PLANS.items() if known is options)
+        parts += [f'## model = "{name}"\n', _intro(options), _keys(options)]
     for name, reference in DATASETS.items():
         parts += [f"## data = {name!r}\n".replace("'", '"'), *_function(_load(reference))]
     for name, table in {"hopeless": HopelessRule, "slurm": Slurm}.items():
@@ -57,13 +61,15 @@ def _intro(table: type) -> str:
 
 
 def _keys(table: type, *, with_resume: bool = False) -> str:
-    """Return a table of the fields that a dataclass itself has."""
-    own = vars(table)["__annotations__"]
-    words = descriptions(table)
+    """Return a table of the fields of a dataclass; of a section of a run, those that it adds."""
+    classes = table.__mro__[:1] if with_resume else reversed(table.__mro__)
+    words: dict[str, str] = {}
+    for each in classes:
+        words |= descriptions(each)
     head = ["key", "type", "default", *(["resume"] if with_resume else []), "meaning"]
     rows = []
     for key in fields(table):
-        if key.name in own:
+        if not with_resume or key.name in words:
             free = "free" if key.metadata.get("may_change") else ""
             rows.append(
                 [
@@ -71,7 +77,7 @@ def _keys(table: type, *, with_resume: bool = False) -> str:
                     _type_words(key.type),
                     _default(key),
                     *([free] if with_resume else []),
-                    words.get(key.name) or "",
+                    words.get(key.name, ""),
                 ]
             )
     return _table(head, rows)

@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     """Return the configuration for command-line arguments."""
     table: dict[str, Any] = {}
     files: list[Path] = []
-    for key, text in _pairs(arguments):
+    for key, text in list(_pairs(arguments)):  # Their names first, then what files hold.
         if key == "config":
             table |= read_table(Path(text))
             files += file_and_bases(Path(text))

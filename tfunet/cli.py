@@ -25,7 +25,7 @@ from tfunet.commands import (
     sweep,
     train,
 )
-from tfunet.commands.os_errors import of_os_error
+from tfunet.commands.os_errors import has_working_folder, of_os_error
 from tfunet.commands.parsers import Parser, add_command, keys_apart
 from tfunet.config import trust
 from tfunet.process.terminal import lines_of, show_messages_safely
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exit_codes.OK
     except (ValueError, OSError, KeyboardInterrupt) as error:
         code, words = exit_codes.of_error(error), str(error)
-        if code is None and isinstance(error, OSError):
+        if isinstance(error, OSError) and (code is None or not has_working_folder()):
             code, words = of_os_error(error)
         if code is None:
             raise

@@ -418,7 +418,7 @@ def test_keys_of_a_run_may_stand_anywhere(tmp_path, capsys):
     assert "Did you mean 'seed'" in capsys.readouterr().err
     # What is typed overrides the file, wherever it stands.
     assert main(["train", "--seed", "x", str(file)]) == 2
-    assert "seed must be a whole number, got x" in capsys.readouterr().err
+    assert "seed must be a whole number, got the text 'x'" in capsys.readouterr().err
 
 
 def test_what_is_typed_overrides_the_file(tmp_path, capsys):

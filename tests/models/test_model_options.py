@@ -1,19 +1,23 @@
 """What the builders refuse, and what they then say."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tfunet.models import cosmoflow, isensee, presets, unet
+from tfunet.config.reader import kinds_of
+from tfunet.models import EXAMPLES, cosmoflow, isensee, presets, unet
 from tfunet.models.describe import describe
 from tfunet.models.make import make_model
-from tfunet.models.option_checks import check_options
+from tfunet.models.plans import PLANS, plan_model
+from tfunet.models.preset_settings import base_of
 
 
 def early(model, *, image_shape, num_classes, **options):
     """Return what is said of options before Keras is imported."""
     try:
-        check_options(model, options, image_shape=image_shape, num_classes=num_classes)
+        plan_model(model, options, image_shape=image_shape, num_classes=num_classes)
     except ValueError as refusal:
         return str(refusal)
     return "nothing"
@@ -32,7 +36,7 @@ UNET_REFUSALS = [
     ({"levels": True}, ["levels", "True"]),
     ({"dropout": 1.0}, ["dropout", "less than 1, got 1.0"]),
     ({"bottom_dropout": -0.1}, ["bottom_dropout", "-0.1"]),
-    ({"residual": "false"}, ["residual must be true or false, got 'false'"]),
+    ({"residual": "false"}, ["model_options.residual must be true or false", "'false'"]),
     ({"bias": "yes"}, ["bias", "'yes'"]),
     ({"affine": 1}, ["affine", "1"]),
     ({"normalization": "group", "filters": 12}, ["groups=8", "does not divide 12"]),
@@ -46,14 +50,14 @@ UNET_REFUSALS = [
     ({"encoder_filters": [[8]] * 4 + [[0]]}, ["encoder_filters", "at least 1, got 0"]),
     ({"encoder_filters": 8}, ["encoder_filters must be a list of lists", "got 8"]),
     ({"decoder_filters": [8] * 4}, ["decoder_filters must be a list of lists", "got [8, 8"]),
-    ({"upsampling_filters": 8}, ["upsampling_filters must be a list of numbers, got 8"]),
+    ({"upsampling_filters": 8}, ["upsampling_filters must be a list of whole numbers", "got 8"]),
     (
         {"encoder_filters": [[8]] * 5, "decoder_filters": [[8]] * 4, "filters": 8},
         ["filters", "give one or the other"],
     ),
     ({"image_shape": (64, 1)}, ["(*spatial, channels)", "(64, 1)"]),
     ({"image_shape": (64, 64, 0)}, ["channels", "got 0"]),
-    ({"image_shape": (64, 64, None)}, ["channels", "got None"]),
+    ({"image_shape": (64, 64, None)}, ["channels", "got 0"]),
     ({"image_shape": (64, -64, 1)}, ["spatial size", "-64"]),
     ({"num_classes": 0}, ["num_classes", "got 0"]),
     # One voxel at the bottom has no deviation: its instance-normalized value is always zero.
@@ -76,7 +80,7 @@ COSMOFLOW_REFUSALS = [
     ({"image_shape": (None, 64, 64, 1)}, ["volumes of one size", "None"]),
     ({"image_shape": (64, 64, 40, 1)}, ["multiple of 32", "40 in dimension 2"]),
     ({"pooling": "mean"}, ["'mean'", "max, average"]),
-    ({"dense": 128}, ["dense must be a list of numbers", "128"]),
+    ({"dense": 128}, ["dense must be a list of whole numbers", "128"]),
     ({"dense": [0]}, ["each entry of dense", "got 0"]),
     ({"flat_dropout": 1}, ["flat_dropout", "less than 1"]),
     ({"scaled_tanh": "no"}, ["scaled_tanh", "'no'"]),
@@ -91,6 +95,46 @@ def test_cosmoflow_refuses_and_says_what_is_allowed(options, parts):
     for part in parts:
         assert part in str(refusal.value)
     assert early("cosmoflow", **given) == str(refusal.value)
+
+
+@pytest.mark.parametrize("model", EXAMPLES)
+def test_published_settings_are_taken(model):
+    image_shape, num_classes = EXAMPLES[model]
+    plan_model(model, {}, image_shape=image_shape, num_classes=num_classes)
+    assert len(kinds_of(PLANS[base_of(model)][0])) > 5
+
+
+@pytest.mark.parametrize(
+    ("model", "image_shape", "options", "message"),
+    [
+        ("summit_5_2", (48, 64, 4), {}, "must be a multiple of 32"),
+        ("summit_5_2", (64, 64, 4), {"filters": 1}, "filters must be a whole number of at least 2"),
+        ("cicek3d", (64, 64, 64, 1), {"levels": 0}, "levels"),
+        ("cicek3d", (64, 64, 64, 1), {"dropuot": 0}, "'cicek3d' has no option 'dropuot'. Did you"),
+        ("cosmoflow2018", (64, 64, 64, 1), {}, "too small: convolution4"),
+        ("cosmoflow2018", (128, 128, 128, 1), {"levels": 3}, "has no option 'levels'"),
+        ("nnunet3d", (64, 64, 1), {}, "3D network"),
+        ("unet", (64, 64, 1), {"epochs": 3}, "epochs is a key of the run"),
+        ("unet", (64, 64, 1), {"encoder": "MobileNetV2", "downsampling": "strided"}, "way down"),
+        ("unet", (64, 64, 1), {"encoder_weights": "some.h5"}, "only with an encoder"),
+        ("unet", (64, 64, 1), {"encoder": "MobileNetV2", "encoder_options": 3}, "must be a table"),
+    ],
+)
+def test_options_are_refused_without_keras(model, image_shape, options, message):
+    with pytest.raises(ValueError, match=message):
+        plan_model(model, options, image_shape=image_shape, num_classes=2)
+
+
+def test_keras_is_not_imported():
+    code = (
+        "import sys; from tfunet.models.plans import plan_model\n"
+        "try: plan_model('nnunet2d', {'normalization': 'none!'}, image_shape=(128, 128, 1),"
+        " num_classes=2)\n"
+        "except ValueError as error: print(error)\n"
+        "print(sorted({'keras', 'tensorflow'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.stdout.endswith("Allowed: none, batch, synchronized_batch, group, instance.\n[]\n")
 
 
 def test_the_first_cosmoflow_refuses_small_volumes_and_unknown_options():

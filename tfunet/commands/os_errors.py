@@ -11,6 +11,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def of_os_error(error: OSError) -> tuple[int | None, str]:
     """Return the exit code and the words for an error; None and "" for one that tells nothing."""
+    if not has_working_folder():
+        return (
+            exit_codes.BAD_INPUT,
+            "The folder in which tfunet was started is no longer there. Change to another one.",
+        )
     reason = error.strerror or str(error)
     if error.filename is not None:
         name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else error.filename
@@ -26,15 +31,11 @@ def of_os_error(error: OSError) -> tuple[int | None, str]:
         if error.errno == errno.EFBIG:
             advice = TOO_LARGE
         return exit_codes.NOT_WRITTEN, f"Cannot write the output: {reason}. {advice}"
-    if error.errno == errno.ENOENT and not _has_working_folder():
-        return (
-            exit_codes.BAD_INPUT,
-            "The folder in which tfunet was started is no longer there. Change to another one.",
-        )
     return None, ""
 
 
-def _has_working_folder() -> bool:
+def has_working_folder() -> bool:
+    """Whether the folder in which the command was started is still there."""
     try:
         os.getcwd()
     except FileNotFoundError:

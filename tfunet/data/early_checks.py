@@ -27,8 +27,7 @@ from tfunet.models.files import (
     check_weights,
     is_file,
 )
-from tfunet.models.option_checks import check_options
-from tfunet.models.option_names import check_option_names, option_types
+from tfunet.models.plans import check_options, plan_model
 from tfunet.population.shares import share_of
 
 # Losses of tfunet that are no mean over pixels: tiles cannot add them up.
@@ -81,9 +80,7 @@ def check_model(config: RunConfig) -> None:
         if is_file(config.model):
             check_no_options(config.model, config.model_options)
         return
-    check_option_names(config.model, config.model_options)
-    types = option_types(config.model)
-    check_option_types("model", config.model, config.model_options, types)
+    check_options(config.model, config.model_options)
     if "encoder_weights" in config.model_options:
         check_weights(config.model_options["encoder_weights"])
 
@@ -129,7 +126,7 @@ def check_network(config: RunConfig, opened: Callable[..., DataSource] = open_so
     spatial = (None,) * len(task.patch) if config.tiling else task.patch
     if config.tiling and "encoder" in config.model_options:
         return
-    check_options(
+    plan_model(
         config.model,
         config.model_options,
         image_shape=(*spatial, task.source.channels),

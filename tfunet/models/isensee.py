@@ -1,71 +1,57 @@
 """The network of Isensee et al. 2017 (BraTS 2017), in three dimensions and in two."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras
 
-from tfunet.models import blocks, options
-from tfunet.models.isensee_plan import plan
+from tfunet.models import blocks
+from tfunet.models.isensee_plan import IsenseePlan
+from tfunet.models.options import Shape
+from tfunet.models.plans import plan_model
 from tfunet.models.style import Style
 
 
-def build(
-    *,
-    image_shape: options.Shape,
-    num_classes: int,
-    filters: int = 16,
-    depth: int = 5,
-    segmentation_levels: int = 3,
-    dropout: float = 0.3,
-    normalization: str = "instance",
-    groups: int | None = None,
-    affine: bool = True,
-    activation: str = "leaky_relu",
-    negative_slope: float | None = None,
-    bias: bool | None = None,
-    pre_activation: bool = True,
-    narrow_localization: bool = False,
-) -> keras.Model:
+def build(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
     """Context modules down, localization modules up, segmentation layers of several levels summed.
 
-    Images (batch, *spatial, channels) to float32 logits (batch, *spatial, classes); level i of
-    `depth` has filters * 2**i filters. After Isensee et al., "Brain Tumor Segmentation and
-    Radiomics Survival Prediction: Contribution to the BRATS 2017 Challenge", arXiv:1802.10508.
+    Images (batch, *spatial, channels) to float32 logits (batch, *spatial, classes). The options are
+    those of `IsenseeOptions`. After Isensee et al., "Brain Tumor Segmentation and Radiomics
+    Survival Prediction: Contribution to the BRATS 2017 Challenge", arXiv:1802.10508.
     `pre_activation=False` and `narrow_localization=True` give the arrangement of 3DUnetCNN: blocks
     normalize and activate after each convolution, and localization modules halve the channels in
-    their first convolution, at the full resolution too. `segmentation_levels=1` has no deep
-    supervision. Dropout is that of the context modules.
-    Raises ValueError where an option is unknown or a size is not divisible by 2**(depth - 1).
+    their first convolution, at the full resolution too.
+    Raises ValueError if an option is unknown, of another type or does not fit, or if a size is not
+    divisible by 2**(depth - 1).
     """
-    planned = plan(**locals())
-    style, counts = planned.style, planned.filters
+    planned = plan_model("isensee", options, image_shape=image_shape, num_classes=num_classes)
+    return assemble(planned)
 
-    inputs = tensor = keras.Input(tuple(image_shape), name="image")
-    context = _pre_activated_context if pre_activation else _post_activated_context
+
+def assemble(planned: IsenseePlan) -> keras.Model:
+    """Make the layers of the network."""
+    given, style, counts = planned.options, planned.style, planned.filters
+    inputs = tensor = keras.Input(tuple(planned.image_shape), name="image")
+    context = _pre_activated_context if given.pre_activation else _post_activated_context
     skips = []
     for level, count in enumerate(counts):
         tensor = context(tensor, count, style, f"down{level}", stride=2 if level else 1)
         skips.append(tensor)
-    undropped = _without_dropout(style)
+    undropped = replace(style, dropout=0.0)  # Outside the context modules.
     logits = None
-    for level in reversed(range(depth - 1)):
+    for level in reversed(range(given.depth - 1)):
         name, count = f"up{level}", counts[level]
         tensor = blocks.upsample(tensor, "nearest", style.dimensions, f"{name}_upsampling")
         tensor = blocks.block(tensor, count, undropped, f"{name}_upsampled")
         tensor = keras.layers.Concatenate(name=f"{name}_concatenation")([skips[level], tensor])
-        wide_end = level == 0 and not narrow_localization
-        first = count if narrow_localization else 2 * count
+        wide_end = level == 0 and not given.narrow_localization
+        first = count if given.narrow_localization else 2 * count
         tensor = blocks.block(tensor, first, undropped, f"{name}_localization0")
         if not wide_end:
             tensor = blocks.block(tensor, count, undropped, f"{name}_localization1", size=1)
-        if level < segmentation_levels:
-            logits = _add_segmentation(logits, tensor, num_classes, style.dimensions, level)
+        if level < given.segmentation_levels:
+            logits = _add_segmentation(logits, tensor, planned.num_classes, style.dimensions, level)
     return keras.Model(inputs, logits, name="isensee")
-
-
-def _without_dropout(style: Style) -> Style:
-    """The style of everything outside the context modules."""
-    return Style(**{**vars(style), "dropout": 0.0})
 
 
 def _pre_activated_context(
@@ -89,7 +75,7 @@ def _post_activated_context(
     tensor: Any, filters: int, style: Style, name: str, *, stride: int
 ) -> Any:
     """The same with normalization and activation after each convolution, as in 3DUnetCNN."""
-    undropped = _without_dropout(style)
+    undropped = replace(style, dropout=0.0)
     tensor = blocks.block(tensor, filters, undropped, f"{name}_entry", stride=stride)
     shortcut = tensor
     tensor = blocks.block(tensor, filters, undropped, f"{name}_context0")

@@ -1,63 +1,60 @@
-"""Checks of a builder's arguments; each error says what came, what is allowed and what to do."""
+"""Reads the options of our models, and checks them; errors say what came and what is allowed.
+
+Imports no Keras.
+"""
 
 import math
-from collections.abc import Collection, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+from tfunet.config.reader import convert, kinds_of
+from tfunet.config.refs import check_option
 from tfunet.config.words import near_match
 
 Shape = tuple[int | None, ...]
+
+
+def typed_options(model: str, cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a model in the types of `cls`, the dataclass that declares them.
+
+    Raises ValueError for an option that the model does not have, and for a value of another type.
+    """
+    kinds = kinds_of(cls)
+    for option in options:
+        check_option("model", model, option, kinds)
+    return {
+        option: convert(f"model_options.{option}", kinds[option], value)
+        for option, value in options.items()
+    }
 
 
 def check_choice(name: str, value: str, allowed: Collection[str]) -> None:
     """Refuse a value outside `allowed`, naming the nearest allowed one."""
     if value in allowed:
         return
-    hint = near_match(str(value), allowed)
+    hint = near_match(value, allowed)
     raise ValueError(f"Unknown {name} {value!r}.{hint} Allowed: {', '.join(allowed)}.")
 
 
-def check_at_least(name: str, value: object, least: int) -> None:
-    """Refuse anything but a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def check_at_least(name: str, value: int | None, least: int) -> None:
+    """Refuse a number below `least`; None is no number."""
+    if value is not None and value < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
 
 
-def check_flag(name: str, value: object) -> None:
-    """Refuse anything but True and False (the text "false" would count as true)."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r}.")
-
-
-def check_rate(name: str, value: object) -> None:
+def check_rate(name: str, value: float) -> None:
     """Refuse a dropout rate outside [0, 1)."""
-    if not _is_number(value) or not 0 <= value < 1:
+    if not 0 <= value < 1:
         raise ValueError(f"{name} must be at least 0 and less than 1, got {value!r}.")
 
 
-def check_slope(name: str, value: object) -> None:
-    """Refuse a slope that is negative, infinite or no number."""
-    if not _is_number(value) or not 0 <= value < math.inf:
+def check_slope(name: str, value: float) -> None:
+    """Refuse a slope that is negative or infinite."""
+    if not 0 <= value < math.inf:
         raise ValueError(f"{name} must be a number of at least 0, got {value!r}.")
 
 
-def check_counts(name: str, value: object) -> None:
-    """Refuse anything but a list of whole numbers of at least 1."""
-    if not _is_list(value):
-        raise ValueError(f"{name} must be a list of numbers, got {value!r}.")
-    for count in value:
-        check_at_least(f"each entry of {name}", count, 1)
-
-
-def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def check_shape(image_shape: Sequence[int | None], num_classes: object) -> None:
+def check_shape(image_shape: Sequence[int | None], num_classes: int) -> None:
     """Refuse a shape that is not (*spatial, channels) with two or three spatial dimensions."""
     if len(image_shape) not in (3, 4):
         raise ValueError(
@@ -65,10 +62,9 @@ def check_shape(image_shape: Sequence[int | None], num_classes: object) -> None:
             f"got {tuple(image_shape)!r}. A grey image of 256 by 256 is (256, 256, 1)."
         )
     *spatial, channels = image_shape
-    check_at_least("the number of channels (the last entry of image_shape)", channels, 1)
+    check_at_least("the number of channels (the last entry of image_shape)", channels or 0, 1)
     for size in spatial:
-        if size is not None:
-            check_at_least("a spatial size in image_shape", size, 1)
+        check_at_least("a spatial size in image_shape", size, 1)
     check_at_least("num_classes", num_classes, 1)
 
 
@@ -124,16 +120,11 @@ def check_instance_statistics(
         )
 
 
-def check_table(name: str, table: Sequence[Sequence[int]] | None, num_rows: int, row: str) -> None:
+def check_table(name: str, table: Sequence[Sequence[int]], num_rows: int, row: str) -> None:
     """Refuse a table of filters without `num_rows` rows (`row` says what a row is)."""
-    if table is None:
-        return
-    if not _is_list(table) or not all(map(_is_list, table)):
-        raise ValueError(f"{name} must be a list of lists of numbers, got {table!r}.")
     if len(table) != num_rows:
         raise ValueError(f"{name} must have {num_rows} rows, {row}; got {len(table)}: {table!r}.")
     for filters in table:
         if not filters:
             raise ValueError(f"{name}: each row needs at least one convolution, got {table!r}.")
-        for count in filters:
-            check_at_least(f"each entry of {name}", count, 1)
+        check_at_least(f"each entry of {name}", min(filters), 1)

@@ -1,4 +1,4 @@
-"""The published networks as settings of `unet.build` and `isensee.build`. Imports no Keras."""
+"""The published networks as settings of other models. Imports no Keras."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,33 +27,34 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
         "bias": True,
         "negative_slope": 0.3,
     },
+    "cosmoflow2020": {"pool_size": 3},
 }
 
 
-def settings_of(
-    name: str, image_shape: Shape, options: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """Return the model that a published one is a case of, and its settings.
+def base_of(model: str) -> str:
+    """Return the model whose options a model has."""
+    if model in DIMENSIONS:
+        return "unet"
+    return "isensee" if model == "isensee_3dunetcnn" else model
 
-    They are the published ones, the user's options over them. A model that is no preset has its
-    options.
-    """
-    if name in DIMENSIONS:
-        check_dimensions(name, image_shape, DIMENSIONS[name])
+
+def settings_of(model: str, image_shape: Shape, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the published settings of a model, the user's options over them."""
+    if model in DIMENSIONS:
+        check_dimensions(model, image_shape, DIMENSIONS[model])
     given = dict(options)
-    if name == "cicek3d":
-        published = _cicek(given.pop("filters"), given.pop("levels"))
-    elif name in UNET_LEVELS:
-        convolutions = int(name.rpartition("_")[2])
-        published = _summit(given.pop("filters", 64), UNET_LEVELS[name], convolutions)
+    if model == "cicek3d":
+        published = _cicek(given.pop("filters", 32), given.pop("levels", 3))
+    elif model in UNET_LEVELS:
+        convolutions = int(model.rpartition("_")[2])
+        published = _summit(given.pop("filters", 64), UNET_LEVELS[model], convolutions)
     else:
-        published = dict(PUBLISHED.get(name, {}))
+        published = dict(PUBLISHED.get(model, {}))
     settings = {**published, **given}
     # The published slope is no longer meant where the user asks for another activation.
     if settings.get("activation", "leaky_relu") != "leaky_relu" and "negative_slope" not in given:
         settings.pop("negative_slope", None)
-    base = "unet" if name in (*DIMENSIONS, "unet") else "isensee"
-    return base, settings
+    return settings
 
 
 def _cicek(filters: int, levels: int) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from typing import Any
 
 import keras
 
-from tfunet.config.refs import call
 from tfunet.models import isensee, unet
 from tfunet.models.options import Shape
-from tfunet.models.preset_settings import settings_of
+from tfunet.models.plans import plan_model
+from tfunet.models.preset_settings import base_of
 
 
 def ronneberger2d(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
@@ -19,17 +19,14 @@ def ronneberger2d(*, image_shape: Shape, num_classes: int, **options: Any) -> ke
     return _build("ronneberger2d", image_shape, num_classes, options)
 
 
-def cicek3d(
-    *, image_shape: Shape, num_classes: int, filters: int = 32, levels: int = 3, **options: Any
-) -> keras.Model:
+def cicek3d(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
     """The 3D U-Net of Cicek et al. 2016, with same padding.
 
     Channels double in each level's second convolution, and the transposed convolutions, without
     bias, keep their number. 19,069,955 parameters beside those of the batch normalization for 3
     channels and 3 classes, as published.
     """
-    given = {"filters": filters, "levels": levels, **options}
-    return _build("cicek3d", image_shape, num_classes, given)
+    return _build("cicek3d", image_shape, num_classes, options)
 
 
 def summit_5_2(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
@@ -72,7 +69,6 @@ def isensee_3dunetcnn(*, image_shape: Shape, num_classes: int, **options: Any) -
 
 
 def _build(name: str, image_shape: Shape, num_classes: int, options: dict[str, Any]) -> keras.Model:
-    """Call the builder with the published settings, the user's options over them."""
-    base, settings = settings_of(name, image_shape, options)
-    builder = {"unet": unet.build, "isensee": isensee.build}[base]
-    return call("model", builder, settings, image_shape=image_shape, num_classes=num_classes)
+    """Make the layers of the published settings, the user's options over them."""
+    planned = plan_model(name, options, image_shape=image_shape, num_classes=num_classes)
+    return {"unet": unet, "isensee": isensee}[base_of(name)].assemble(planned)

@@ -4,7 +4,8 @@ Imports no Keras: a wrong value is refused before it is loaded.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 from tfunet.models import options
 
@@ -16,35 +17,51 @@ DEFAULT_NEGATIVE_SLOPE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Style:
-    """How every block of a network convolves, drops, normalizes and activates.
+class StyleOptions:
+    """How the blocks of a network convolve, drop, normalize and activate.
 
-    `bias=None`: a bias only if no normalization follows, which would subtract it with the mean.
-    `groups` belongs to normalization "group", `negative_slope` to activation "leaky_relu".
+    Args:
+        normalization: none, batch, synchronized_batch, group or instance.
+        groups: Groups of normalization "group"; by default 8.
+        affine: Normalizations learn a scale and an offset.
+        activation: relu, leaky_relu, elu, gelu or silu.
+        negative_slope: Slope of "leaky_relu"; by default 0.01.
+        dropout: Rate of whole feature maps that are dropped after each convolution.
+        bias: Whether convolutions have a bias; by default only if no normalization follows, which
+            would subtract it with the mean.
     """
 
-    dimensions: int
-    normalization: str
-    activation: str
-    bias: bool | None
-    dropout: float
-    affine: bool
-    groups: int | None
-    negative_slope: float | None
+    normalization: str = "instance"
+    groups: int | None = None
+    affine: bool = True
+    activation: str = "leaky_relu"
+    negative_slope: float | None = None
+    dropout: float = 0.0
+    bias: bool | None = None
 
     def __post_init__(self) -> None:
         options.check_choice("normalization", self.normalization, NORMALIZATIONS)
         options.check_choice("activation", self.activation, ACTIVATIONS)
         options.check_rate("dropout", self.dropout)
-        options.check_flag("affine", self.affine)
-        if self.bias is not None:
-            options.check_flag("bias", self.bias)
         if self.groups is not None:
             options.check_at_least("groups", self.groups, 1)
             _check_belongs("groups", "normalization", self.normalization, "group")
         if self.negative_slope is not None:
             options.check_slope("negative_slope", self.negative_slope)
             _check_belongs("negative_slope", "activation", self.activation, "leaky_relu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style(StyleOptions):
+    """The style of a network with so many spatial dimensions."""
+
+    dimensions: int
+
+    @classmethod
+    def of(cls, given: StyleOptions, dimensions: int) -> Self:
+        """Return the style that the options of a network ask for."""
+        own = {field.name: getattr(given, field.name) for field in fields(StyleOptions)}
+        return cls(dimensions=dimensions, **own)
 
     @property
     def convolution_bias(self) -> bool:

@@ -1,100 +1,74 @@
 """U-Nets in two and three dimensions, after Ronneberger et al. 2015 and Cicek et al. 2016."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from tfunet.models import blocks, encoders, options
+from tfunet.models import blocks, encoders
 from tfunet.models.deep_supervision import DeeplySupervised
+from tfunet.models.options import Shape
+from tfunet.models.plans import plan_model
 from tfunet.models.style import Style
-from tfunet.models.unet_plan import Widths, plan
+from tfunet.models.unet_plan import UnetPlan, Widths
 
 
-def build(
-    *,
-    image_shape: options.Shape,
-    num_classes: int,
-    filters: int | None = None,
-    levels: int | None = None,
-    convolutions: int | None = None,
-    max_filters: int | None = None,
-    normalization: str = "instance",
-    groups: int | None = None,
-    affine: bool = True,
-    activation: str = "leaky_relu",
-    negative_slope: float | None = None,
-    dropout: float = 0.0,
-    bottom_dropout: float = 0.0,
-    residual: bool = False,
-    downsampling: str = "max",
-    upsampling: str = "transposed",
-    bias: bool | None = None,
-    upsampling_bias: bool = True,
-    output_bias: bool = True,
-    encoder_filters: Sequence[Sequence[int]] | None = None,
-    decoder_filters: Sequence[Sequence[int]] | None = None,
-    upsampling_filters: Sequence[int] | None = None,
-    deep_supervision: bool = False,
-    encoder: str | None = None,
-    encoder_weights: str | None = None,
-    encoder_intensity: str = "zscore",
-    encoder_synchronized: bool = True,
-    encoder_options: Mapping[str, Any] | None = None,
-) -> keras.Model:
+def build(*, image_shape: Shape, num_classes: int, **options: Any) -> keras.Model:
     """A U-Net from images (batch, *spatial, channels) to float32 logits (batch, *spatial, classes).
 
-    `levels` (4) poolings halve the image; level i has `convolutions` (2) of `filters` (32) * 2**i
-    filters each, at most `max_filters`. The three tables replace these numbers (see `Widths`).
-    A residual level adds its input (through a convolution of size 1 where shapes differ) before
-    its last activation. Up-sampling "nearest" and "linear" have no weights and keep the channels.
-    `dropout` drops feature maps after each convolution, `bottom_dropout` single values at the
-    bottom. If `bias` is None, only convolutions without a normalization have one.
-    `deep_supervision` trains by logits of lower resolutions, too. `encoder` names a network of
-    keras.applications that takes the place of the way down; see `encoders.descend`.
-    Raises ValueError if an option is unknown or a size is not divisible by 2**levels.
+    The options are those of `UnetOptions`. Raises ValueError if one is unknown, of another type or
+    does not fit, or if a size is not divisible by 2**levels.
     """
-    planned = plan(**locals())
-    levels, widths, style = planned.levels, planned.widths, planned.style
+    return assemble(plan_model("unet", options, image_shape=image_shape, num_classes=num_classes))
 
-    inputs = keras.Input(tuple(image_shape), name="image")
-    if encoder is None:
-        tensor, skips = _descend(inputs, widths, style, downsampling, residual)
+
+def assemble(planned: UnetPlan) -> keras.Model:
+    """Make the layers of a U-Net."""
+    given, widths, style = planned.options, planned.widths, planned.style
+    inputs = keras.Input(tuple(planned.image_shape), name="image")
+    if given.encoder is None:
+        tensor, skips = _descend(inputs, widths, style, given.downsampling, given.residual)
     else:
         tensor, skips = encoders.descend(
             inputs,
-            encoder,
-            levels=levels,
-            weights=encoder_weights,
-            intensity=encoder_intensity,
-            is_synchronized=encoder_synchronized,
-            more=encoder_options or {},
+            given.encoder,
+            levels=given.num_levels,
+            weights=given.encoder_weights,
+            intensity=given.encoder_intensity,
+            is_synchronized=given.encoder_synchronized,
+            more=given.encoder_options,
         )
-    if bottom_dropout:
-        tensor = keras.layers.Dropout(bottom_dropout, name="bottom_dropout")(tensor)
-    lower: list[Any] = []
-    for level in reversed(range(levels)):
+    if given.bottom_dropout:
+        tensor = keras.layers.Dropout(given.bottom_dropout, name="bottom_dropout")(tensor)
+    tensors = _ascend(tensor, skips, planned)
+    logits = [
+        blocks.segment(tensor, planned.num_classes, style.dimensions, name, bias=given.output_bias)
+        for name, tensor in tensors.items()
+    ]
+    if not given.deep_supervision:
+        return keras.Model(inputs, logits[0], name="unet")
+    return DeeplySupervised(inputs, logits, name="unet")
+
+
+def _ascend(tensor: Any, skips: list[Any], planned: UnetPlan) -> dict[str, Any]:
+    """The outputs of the levels of which there are logits, the full resolution first."""
+    given, widths, style = planned.options, planned.widths, planned.style
+    lower: dict[str, Any] = {}
+    for level in reversed(range(given.num_levels)):
         name = f"up{level}_upsampling"
-        if upsampling == "transposed":
+        if given.upsampling == "transposed":
             count = widths.upsampling[level]
-            tensor = blocks.up_convolve(tensor, count, style, name, bias=upsampling_bias)
+            tensor = blocks.up_convolve(tensor, count, style, name, bias=given.upsampling_bias)
         else:
-            tensor = blocks.upsample(tensor, upsampling, style.dimensions, name)
+            tensor = blocks.upsample(tensor, given.upsampling, style.dimensions, name)
         if skips[level] is not None:
             joined = keras.layers.Concatenate(name=f"up{level}_concatenation")
             tensor = joined([skips[level], tensor])
-        tensor = _level(tensor, widths.decoder[level], style, f"up{level}", residual)
-        if 0 < level < levels - 1:
-            lower.insert(0, tensor)
-    logits = blocks.segment(tensor, num_classes, style.dimensions, "logits", bias=output_bias)
-    if not deep_supervision:
-        return keras.Model(inputs, logits, name="unet")
-    # After all other layers: these get the weights that they have without deep supervision.
-    lower_logits = [
-        blocks.segment(tensor, num_classes, style.dimensions, f"logits{level}", bias=output_bias)
-        for level, tensor in enumerate(lower, start=1)
-    ]
-    return DeeplySupervised(inputs, [logits, *lower_logits], name="unet")
+        tensor = _level(tensor, widths.decoder[level], style, f"up{level}", given.residual)
+        if given.deep_supervision and 0 < level < given.num_levels - 1:
+            lower = {f"logits{level}": tensor, **lower}
+    # Its logits before all others: they get the weights that they have without deep supervision.
+    return {"logits": tensor, **lower}
 
 
 def _descend(

@@ -1,12 +1,10 @@
 """The arithmetic of a step with a U-Net, before its layers are made. Imports no Keras."""
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from tfunet.models.option_names import option_defaults
-from tfunet.models.unet_plan import DEFAULT_LEVELS, plan_widths
+from tfunet.models.unet_plan import UnetOptions, plan_widths
 
 # The backward pass multiplies twice as much as the forward pass: for inputs and for kernels.
 PASSES = 3
@@ -24,10 +22,7 @@ def step_flops(
         **options: Options of the model "unet", without an encoder.
     """
     *spatial, channels = image_shape
-    given = {**option_defaults("unet"), "levels": DEFAULT_LEVELS, **options}
-    widths = plan_widths(
-        **{name: given[name] for name in inspect.signature(plan_widths).parameters}
-    )
+    widths = plan_widths(UnetOptions(**options))
     rank, total = len(spatial), 0
     for level, row in enumerate(widths.encoder):
         inputs = [channels if level == 0 else widths.encoder[level - 1][-1], *row[:-1]]

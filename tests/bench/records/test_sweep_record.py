@@ -120,8 +120,8 @@ def replan(folder, change):
         ("scaling", "medium", "trials[0].scaling: invalid enum value"),
         ("changes", None, "trials[0].changes: expected object, got null"),
         ("settings", [], "trials[0].settings: expected object, got array"),
-        ("changes", {"num_replicas": "two"}, "num_replicas: expected int, got str"),
-        ("changes", {"backend_options": None}, "backend_options: expected object, got null"),
+        ("changes", {"num_replicas": "two"}, "num_replicas must be a whole number, got the text"),
+        ("changes", {"backend_options": None}, "backend_options must be a table"),
         ("changes", {"epochs": 0}, "epochs must be at least 1, got 0"),
     ],
 )
