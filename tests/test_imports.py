@@ -245,8 +245,6 @@ def test_only_files_and_records_open_files_for_writing():
 OPENERS = {
     "tfunet/data/formats/": "image files, which are checked before: tfunet/data/image_files.py",
     "tfunet/data/image_files.py": "as above",
-    "tfunet/config/keras_names.py": "installed",
-    "tfunet/config/option_types.py": "installed",
     "tfunet/machine/": "of the system, or installed",
     "tfunet/data/memory_map.py": "of the system",
     "tfunet/bench/launch/processes_to_start.py": "of the system",

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.backend import BACKENDS
-from tfunet.config.case_metrics import own_metrics
-from tfunet.config.keras_names import check_keras_names
 from tfunet.config.keys import (
     KEYS,
     OPTIONS,
@@ -23,8 +21,6 @@ from tfunet.config.keys import (
     unknown_key,
 )
 from tfunet.config.kinds import refuse_standard
-from tfunet.config.optimizer_options import check_optimizer_options
-from tfunet.config.own_signature import check_source
 from tfunet.config.reader import allowed, entries, is_table, kinds_of, parts
 from tfunet.config.refs import check_reference, expand
 from tfunet.config.run import RunConfig
@@ -35,7 +31,6 @@ from tfunet.data import DATASETS
 from tfunet.data.description_file import described
 from tfunet.files.home import expand_home
 from tfunet.files.typed import parse_toml, toml_text
-from tfunet.learning import LOSSES
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
 
@@ -206,26 +201,15 @@ def _value(text: str) -> Any:
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise ValueError for a name of a model, data set and so on, or a file, that does not exist.
+    """Raise ValueError for a name of ours, or a program's file, that does not exist.
 
-    Also for options of an optimizer that are of the wrong type. Imports none.
+    Imports none of them. What Keras or a program of the user's does not have, the process that
+    makes it says.
     """
-    check_optimizer_options(config.optimizer, config.optimizer_options)
-    check_keras_names(config.optimizer, config.loss, config.callbacks, config.metrics, LOSSES)
     if not is_file(config.model):
         expand("model", config.model, MODELS)
     expand("data set", config.data, DATASETS)
     expand("backend", config.backend, BACKENDS)
-    for kind, ref, options, fixed in (
-        ("model", config.model, config.model_options, ("image_shape", "num_classes")),
-        ("data set", config.data, config.data_options, ()),
-        ("loss", config.loss, config.loss_options, ()),
-        ("optimizer", config.optimizer, config.optimizer_options, ("learning_rate",)),
-        ("backend", config.backend, config.backend_options, ("launch",)),
-        *(("callback", table["name"], (), ()) for table in config.callbacks),
-        *(("metric", ref, (), ()) for ref in own_metrics(config.metrics)),
-    ):
-        check_source(kind, ref, options, fixed)
     for ref in programs({key: getattr(config, key) for key in PROGRAM_KEYS}):
         file, is_in_file, _ = ref.rpartition(".py:")
         check_reference("program", ref)

@@ -235,8 +235,6 @@ def test_a_text_for_something_else_is_told_how_to_write_it(text, words, tmp_path
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--model", "mynet.py:build", "--model_options.width", "8"], "has no option 'filters'"),
-        (["--model", "mynet.py:biuld"], "Did you mean 'build'"),
         (["--model", "cosmoflow"], "leaves out the options of the file"),
         (
             ["--model_options", "{}", "--data", "cells"],
@@ -248,7 +246,6 @@ def test_options_of_another_thing_are_refused_before_anything_starts(
     tmp_path, monkeypatch, capsys, given, words
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mynet.py").write_text("def build(*, image_shape, num_classes, width=8): ...\n")
     (tmp_path / "run.toml").write_text(
         'data = "tumours"\n[model_options]\nfilters = 8\nzzz = 2\n[data_options]\nchannels = 1\n'
     )

@@ -5,7 +5,6 @@ import pytest
 
 from tfunet.config import refs
 from tfunet.config.own_code import explain
-from tfunet.config.own_signature import check_source
 from tfunet.files.atomic import WriteError
 
 TABLE = {"horovod": "hvd.backend:HorovodBackend", "single": "tfunet.single_device:SingleDevice"}
@@ -268,45 +267,3 @@ def test_an_option_of_another_thing_says_how_to_leave_it_out(kind):
         refs.call(kind, build, {"filters": 16})
     with pytest.raises(ValueError, match=r"Did you mean 'width'\? Its options: width\.$"):
         refs.call(kind, build, {"widht": 16})
-
-
-SOURCE = """
-from elsewhere import imported
-def build(*, image_shape, num_classes, width=8): ...
-def anything(*, image_shape, num_classes, **options): ...
-@imported
-def wrapped(*, image_shape, num_classes): ...
-def other(): ...
-class Net: ...
-if Net: late = build
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("build", ["width"], ""),
-        ("build", ["filters"], r"no option 'filters'\. Its options: width\. .*--model_options '"),
-        ("biuld", [], r"has no 'biuld'\. Did you mean 'build'"),
-        ("anything", ["filters"], ""),
-        ("wrapped", ["filters"], ""),
-        ("other", ["filters"], ""),  # It lacks what tfunet gives: the call says so.
-        ("Net", ["filters"], ""),
-        ("late", ["filters"], ""),
-        ("imported", ["filters"], ""),
-    ],
-)
-def test_the_source_of_a_program_says_what_it_takes(tmp_path, name, options, words):
-    (tmp_path / "net.py").write_text(SOURCE)
-    (tmp_path / "hidden.py").write_text("from elsewhere import *\n")
-    (tmp_path / "written.py").write_text('vars()["build"] = print\n')
-    (tmp_path / "module.py").write_text("import sys\nsys.modules[__name__].build = print\n")
-    fixed = ("image_shape", "num_classes")
-    for file in ("hidden", "missing", "written", "module"):
-        check_source("model", f"{tmp_path}/{file}.py:{name}", options, fixed)
-    ref = f"{tmp_path}/net.py:{name}"
-    if not words:
-        check_source("model", ref, options, fixed)
-        return
-    with pytest.raises(ValueError, match=words):
-        check_source("model", ref, options, fixed)

@@ -9,8 +9,8 @@ from tfunet.learning import optimizers
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("adam", {"beta1": 0.8}, "'adam' cannot be made with optimizer_options=.*beta1"),
-        ("sgd", {"momentum": 2.0}, "'sgd' cannot be made with .*momentum"),
+        ("adam", {"beta1": 0.8}, "'adam' cannot be made: .*beta1.*optimizer_options '{}'"),
+        ("sgd", {"momentum": 2.0}, "'sgd' cannot be made: .*momentum"),
         ("Adm", {}, "Unknown optimizer 'Adm'. Known: adadelta"),
     ],
 )

@@ -203,3 +203,8 @@ def test_a_file_of_another_network_is_refused_with_what_differs(files, tmp_path)
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=f"{name}' cannot be loaded into MobileNetV2"):
             build(encoder_weights=str(tmp_path / name))
+
+
+def test_an_unknown_encoder_is_refused_with_the_near_match():
+    with pytest.raises(ValueError, match="Unknown encoder 'MobilNetV2'. Did you mean 'MobileNet"):
+        unet.build(image_shape=(64, 64, 3), num_classes=2, encoder="MobilNetV2")

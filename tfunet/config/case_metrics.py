@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import final
 
@@ -205,4 +205,12 @@ def _overlap(name: str, amount: str) -> float:
         f"metrics names {name!r}. The overlap (IoU) above which two objects are the same must be "
         f"at least {LEAST_OVERLAP} and less than 1: '{kind}@0.7'. Without it, it is "
         f"{LEAST_OVERLAP}."
+    )
+
+
+def unknown_metric(name: str, known: Collection[str]) -> ValueError:
+    """Return the error for a metric that neither we nor Keras know."""
+    return ValueError(
+        f"Unknown metric {name!r}.{near_match(name, (*PLAIN, TOLERANT, *known))} Name a metric of "
+        "whole cases, such as 'dice' or 'hd95', or one of keras.metrics."
     )

@@ -12,7 +12,7 @@ import os
 import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -41,9 +41,10 @@ def read(cls: type[T], table: Mapping[str, Any], title: str, advice: str = "") -
     return cls(**values)
 
 
-def kinds_of(cls: type) -> dict[str, Any]:
+def kinds_of(cls: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass."""
-    return {key.name: key.type for key in fields(cast("Any", cls))}
+    hints = get_type_hints(cls)
+    return {key.name: hints[key.name] for key in fields(cast("Any", cls))}
 
 
 def check_keys(
@@ -138,7 +139,8 @@ def allowed(kind: Any) -> str:
 def _allowed(kind: Any) -> str:
     if is_table(kind):
         value = get_args(kind)[1]
-        return f"a table, {{ key = {'value' if value is Any else allowed(value)} }}"
+        inside = "value" if value is Any else allowed(value).partition(", such as")[0]
+        return f"a table, {{ key = {inside} }}"
     inner = entries(kind)
     if inner is None:
         return ONE.get(kind, getattr(kind, "__name__", str(kind)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.config.kinds import check_kind, refuse_standard
-from tfunet.config.option_types import check_option_types, types_of
+from tfunet.config.option_types import check_types
 from tfunet.config.own_code import call_text, explain
 from tfunet.config.words import near_match
 
@@ -56,6 +56,14 @@ def check_option(kind: str, name: str, option: str, allowed: Collection[str]) ->
             f"The {kind} {name!r} has no option {option!r}.{advice} "
             f"Its options: {', '.join(allowed) or 'none'}.{'' if advice else of_another(kind)}"
         )
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> ValueError:
+    """Return the error for a name that neither we nor Keras know."""
+    return ValueError(
+        f"Unknown {kind} {name!r}.{near_match(name, known)} Known: {', '.join(known)}; or write "
+        "'package.module:Class'."
+    )
 
 
 def expand(kind: str, ref: str, table: Mapping[str, str]) -> str:
@@ -241,8 +249,7 @@ def call(
     ]
     if missing:
         raise ValueError(f"The {kind} {name!r} needs the option {', '.join(missing)}.")
-    if kind != "optimizer":  # Keras takes more there; see `check_optimizer_options`.
-        check_option_types(kind, name, options, types_of(function))
+    check_types(kind, name, function, options)
     try:
         return function(**fixed, **options)
     except (Exception, SystemExit) as error:
@@ -256,10 +263,12 @@ def call(
                 f"The {kind} {name!r} has no option {keyword[1]!r}."
                 f"{not_an_option(keyword[1]) or near_match(keyword[1], named) or of_another(kind)}"
             ) from error
-        is_of_keras = (getattr(function, "__module__", None) or "").startswith("keras.")
-        if is_of_keras and kind != "optimizer":  # It names an option that it does not take.
+        if (getattr(function, "__module__", None) or "").startswith("keras."):
             what = f"The {kind} {name!r} cannot be made: {call_text(name, options)} raised"
-            explain(error, what, "")
+            try:
+                explain(error, what, "")
+            except ValueError as explained:
+                raise ValueError(f"{explained}{of_another(kind)}") from error
         if ":" in ref and kind != "backend":
             call_words = call_text(name.rpartition(":")[2], {**fixed, **options})
             what = f"The {kind} {name!r} cannot be made: {call_words} raised"

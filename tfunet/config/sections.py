@@ -459,6 +459,15 @@ class OptimizationKeys(Section):
 
     def _check(self) -> None:
         case_metrics(self.metrics)
+        for table in self.callbacks:
+            if not isinstance(table.get("name"), str):
+                raise ValueError(
+                    f'A callback needs a name, such as {{ name = "EarlyStopping" }}, got {table}.'
+                )
+            if table["name"] == "BackupAndRestore":
+                raise ValueError(
+                    "A run resumes by itself when it is started again. Leave BackupAndRestore out."
+                )
         self._at_least(1, "epochs", "steps")
         self._at_least(0, "encoder_frozen_epochs")
         if not 0 < self.learning_rate < math.inf:

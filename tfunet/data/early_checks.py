@@ -5,13 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from tfunet.config.case_metrics import case_metrics
-from tfunet.config.option_types import check_option_types, types_in_source
-from tfunet.config.refs import check_option
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import read_tournament
 from tfunet.data import DATASETS
 from tfunet.data.cache import check_cache
-from tfunet.data.class_weights import KEY, check_form, class_weights, given_weights
+from tfunet.data.class_weights import check_form, class_weights, given_weights
 from tfunet.data.defects import naming
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.sample_order import steps_per_epoch
@@ -35,9 +33,6 @@ OF_WHOLE_SAMPLES = (
     *("dice", "dice_crossentropy", "tversky", "topk_crossentropy", "dice_topk_crossentropy"),
     "cldice",
 )
-
-# What Keras's own class of losses takes.
-OF_EVERY_LOSS = ("reduction", "dtype")
 
 
 def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
@@ -63,12 +58,7 @@ def check_model(config: RunConfig) -> None:
             "split, which is exact for every loss."
         )
     if config.loss in LOSSES:
-        types = types_in_source(LOSSES[config.loss])
-        for option in config.loss_options:
-            check_option("loss", config.loss, option, (*types, *OF_EVERY_LOSS))
         check_form(config)
-        others = {name: value for name, value in config.loss_options.items() if name != KEY}
-        check_option_types("loss", config.loss, others, types)
     if config.has_regions and given_weights(config):
         raise ValueError(
             "class_weights weigh classes, and with outputs = 'regions' the loss compares each "

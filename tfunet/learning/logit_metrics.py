@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tfunet.config.keras_names import unknown_metric
+from tfunet.config.case_metrics import unknown_metric
 
 ACCURACY = ("accuracy", "acc")
 # Options that say from which value on a pixel is foreground. For logits this is 0.

@@ -16,8 +16,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from tfunet.config.keras_names import unknown
-from tfunet.config.refs import call, resolve
+from tfunet.config.refs import call, resolve, unknown
 from tfunet.learning import LOSSES
 
 

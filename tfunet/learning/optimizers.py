@@ -5,9 +5,7 @@ from typing import Any
 
 import keras
 
-from tfunet.config.keras_names import unknown
-from tfunet.config.optimizer_options import check_optimizer_options
-from tfunet.config.refs import call, of_another, resolve
+from tfunet.config.refs import call, resolve, unknown
 from tfunet.config.run import RunConfig
 from tfunet.learning.learning_rate import learning_rate
 
@@ -17,7 +15,6 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
 
     With precision mixed_float16 it scales the loss (keras.optimizers.LossScaleOptimizer).
     """
-    check_optimizer_options(config.optimizer, config.optimizer_options)
     rate = learning_rate(config, num_replicas, steps_per_epoch)
     kind = _class(config.optimizer)
     if config.optimizer_options.get("gradient_accumulation_steps"):
@@ -26,16 +23,7 @@ def make(config: RunConfig, num_replicas: int, steps_per_epoch: int) -> keras.Op
             "communicates once a step, under every backend."
         )
     options = config.optimizer_options
-    try:
-        optimizer = call("optimizer", kind, options, ref=config.optimizer, learning_rate=rate)
-    except (TypeError, ValueError) as error:
-        if not getattr(kind, "__module__", "").startswith("keras."):
-            raise
-        # Keras's take any keyword, and name those that they do not know themselves.
-        raise ValueError(
-            f"The optimizer {config.optimizer!r} cannot be made with optimizer_options={options}: "
-            f"{str(error).rstrip('.')}.{of_another('optimizer')}"
-        ) from error
+    optimizer = call("optimizer", kind, options, ref=config.optimizer, learning_rate=rate)
     if not isinstance(optimizer, keras.Optimizer):
         raise ValueError(
             f"The optimizer {config.optimizer!r} is a {type(optimizer).__name__}; it must be a "

@@ -6,9 +6,8 @@ from typing import Any, final
 import keras
 
 from tfunet.backend import check_callbacks
-from tfunet.config.keras_names import name_of_callback, unknown
 from tfunet.config.monitors import with_mode
-from tfunet.config.refs import call, resolve
+from tfunet.config.refs import call, resolve, unknown
 from tfunet.swap import LargeModelSupport
 from tfunet.timing.profiling import Profile
 from tfunet.training import checkpoint
@@ -78,7 +77,7 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
         for key, value in options.items():
             if isinstance(value, str):
                 options[key] = value.replace("{folder}", str(attempt.folder.path))
-        kind = _class(table)
+        kind = class_of(table["name"])
         if kind is keras.callbacks.CSVLogger:  # A run that goes on keeps its rows.
             options.setdefault("append", checkpoint.exists(attempt.folder))
         if "chief_only" not in table and ":" in table["name"] and topology.process_count > 1:
@@ -125,8 +124,8 @@ def state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
     return plain
 
 
-def _class(table: Mapping[str, Any]) -> Any:
-    name = name_of_callback(table)
+def class_of(name: str) -> Any:
+    """Return the class of a callback: of keras.callbacks, or the user's."""
     if ":" in name:
         return resolve("callback", name, {}, keras.callbacks.Callback)
     known = [word for word in vars(keras.callbacks) if word[0].isupper()]

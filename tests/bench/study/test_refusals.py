@@ -31,14 +31,14 @@ def refused(**table):
     ("changes", "reason"),
     [
         ({"data_options": {"sizes": 32}}, "has no option 'sizes'. Did you mean 'size'"),
-        ({"data_options": {"size": "big"}}, "data_options.size must be a whole number, got 'big'"),
+        (
+            {"data_options": {"size": "big"}},
+            "data_options.size must be a whole number, got the text",
+        ),
         ({"data": "folder", "data_options": {"root": "nowhere", **PATTERNS}}, "nowhere"),
         ({"data": "cels"}, "Did you mean 'cells'"),
-        ({"loss": "dic"}, "Did you mean 'dice'"),
-        ({"callbacks": [{"name": "EarlyStoping"}]}, "Did you mean 'EarlyStopping'"),
         ({"model_options": {"filtrs": 8}}, "no option 'filtrs'"),
         ({"model": "unett"}, "Did you mean 'unet'"),
-        ({"optimizer_options": {"weight_decay": "a"}}, "weight_decay must be a number, got 'a'"),
         ({"model": "nowhere.py:build"}, "The file nowhere.py of the program"),
         ({"patch": [16, 16, 16]}, "has 3 sizes"),
         ({"global_batch": 400}, "An epoch has"),
@@ -54,6 +54,60 @@ def test_a_study_that_every_trial_would_refuse(changes, reason):
     assert reason in refusal.reason
     assert len(refusal.trials) == 4
     assert str(refusal).startswith("Each of the 4 trials would be refused. ")
+
+
+ONLY_WHEN_MADE = (
+    # Settings, and what is said of them by the process that makes each thing once.
+    ({"optimizer": "adm"}, "Unknown optimizer 'adm'. Did you mean 'adam'"),
+    ({"optimizer_options": {"weight_decay": "a"}}, "weight_decay must be a number, got the text"),
+    (
+        {"optimizer": "sgd", "optimizer_options": {"nesterov": "no"}},
+        "nesterov must be true",
+    ),
+    ({"optimizer_options": {"beta_3": 0.9}}, "beta_3"),
+    ({"loss": "dic"}, "Unknown loss 'dic'. Did you mean 'dice'"),
+    ({"loss": "focal", "loss_options": {"gamma": "a"}}, "loss_options.gamma must be a number"),
+    ({"loss": "focal", "loss_options": {"gama": 2}}, "has no option 'gama'. Did you mean 'gamma'"),
+    ({"callbacks": [{"name": "EarlyStoping"}]}, "Did you mean 'EarlyStopping'"),
+    ({"callbacks": [{"name": "EarlyStopping", "patienc": 3}]}, "Did you mean 'patience'"),
+    ({"callbacks": [{"name": "EarlyStopping", "patience": "a"}]}, "patience of the callback"),
+    ({"metrics": ["hd59"]}, "Unknown metric 'hd59'. Did you mean 'hd95'"),
+    ({"metrics": ["dice", "AUCC"]}, "Unknown metric 'AUCC'. Did you mean 'AUC'"),
+    ({"model": "mine.py:biuld"}, "has no 'biuld'. Did you mean 'build'"),
+    ({"model": "mine.py:build", "model_options": {"widht": 4}}, "Did you mean 'width'"),
+    ({"model": "mine.py:build", "model_options": {"width": 0}}, "in mine.py, line 5"),
+    ({"model": "broken.py:build"}, "SyntaxError: invalid syntax, in broken.py, line 1"),
+    ({"model": "mine.py:other"}, "must return a keras.Model"),
+)
+
+
+def test_what_only_keras_can_say_is_said_before_the_first_trial(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    (tmp_path / "mine.py").write_text(
+        "import keras\ndef build(*, image_shape, num_classes, width=8):\n"
+        "    image = keras.Input(image_shape)\n"
+        "    hidden = keras.layers.Conv2D(8, 3, padding='same')(image)\n"
+        "    assert width > 0, 'no width'\n"
+        "    return keras.Model(image, keras.layers.Conv2D(num_classes, 1)(hidden))\n"
+        "def other(*, image_shape, num_classes): return 3\n"
+    )
+    right = [{"model": "mine.py:build"}, {"optimizer": "SGD", "metrics": ["AUC", "dice"]}]
+    cases = [*right, *(settings for settings, _ in ONLY_WHEN_MADE)]
+    study = study_from_dict({"base": {**CELLS, "patch": [32, 32]}, "case": cases, "repeats": 2})
+    planned = plan_trials(study)
+    found = refusals(planned)
+    for settings, reason in ONLY_WHEN_MADE:
+        (wrong,) = (refusal for refusal in found if reason in refusal.reason)
+        named = {trial.id: trial.config for trial in planned.trials}
+        assert len(wrong.trials) == 2
+        for trial in wrong.trials:
+            assert all(
+                getattr(named[trial], key) in (value, tuple(value))
+                for key, value in settings.items()
+            )
+    assert len(found) == len(ONLY_WHEN_MADE)
+    assert refusals(planned, makes=False) == []
 
 
 def test_trials_that_need_what_is_not_installed_are_named_and_the_others_run(

@@ -68,11 +68,16 @@ class Refusal:
         )
 
 
-def refusals(planned: StudyPlan, trials: Collection[str] | None = None) -> list[Refusal]:
-    """Return why trials of a plan, or those of them that are named, would be refused, by reason."""
+def refusals(
+    planned: StudyPlan, trials: Collection[str] | None = None, *, makes: bool = True
+) -> list[Refusal]:
+    """Return why trials of a plan, or those of them that are named, would be refused, by reason.
+
+    With `makes`, a process with TensorFlow makes each distinct network, loss and optimizer.
+    """
     named = None if trials is None else set(trials)
     chosen = [trial for trial in planned.trials if named is None or trial.id in named]
-    refused = _by_reason({trial.id: trial.config for trial in chosen})
+    refused = _by_reason({trial.id: trial.config for trial in chosen}, makes=makes)
     return [
         replace(refusal, when=_common(set(refusal.trials), planned.trials)) for refusal in refused
     ]
@@ -129,7 +134,7 @@ def _common(refused: Set[str], trials: Sequence[Trial]) -> dict[str, Any]:
     return {}
 
 
-def search_refusals(study: Study) -> list[Refusal]:
+def search_refusals(study: Study, *, makes: bool = True) -> list[Refusal]:
     """Return why the trials of a search would be refused.
 
     They are known only as they run: looked at are the first and the last values of what is
@@ -142,30 +147,48 @@ def search_refusals(study: Study) -> list[Refusal]:
             configs[describe(values)] = of_study(nested({**study.base, **values}))
         except ValueError:
             return []
-    refused = _by_reason(configs)
+    refused = _by_reason(configs, makes=makes)
     return refused if refused and _is_every(refused) else []
 
 
-def _by_reason(configs: Mapping[str, RunConfig]) -> list[Refusal]:
+def _by_reason(configs: Mapping[str, RunConfig], *, makes: bool) -> list[Refusal]:
     opened = DataSets()
-    checks = [
-        *(_Check(check_names), _Check(check_model), _Check(partial(check_data, opened=opened))),
-        _Check(partial(check_network, opened=opened)),
-    ]
-    installed = [_Check(lambda config: check_installed(config.backend)), _Check(check_libraries)]
+    reasons = first_reasons(
+        configs,
+        (
+            *(check_names, check_model, partial(check_data, opened=opened)),
+            partial(check_network, opened=opened),
+        ),
+    )
+    if makes:
+        from tfunet.bench.study.probe import made_reasons  # It needs this module.
+
+        others = {name: config for name, config in configs.items() if name not in reasons}
+        reasons |= made_reasons(others)
     trials: dict[tuple[str, bool], list[str]] = {}
-    for name, config in configs.items():
-        reason = next(filter(None, (check.reason(config) for check in checks)), None)
-        reasons = [(reason, False)]
-        if reason is None:
-            reasons = [(check.reason(config), True) for check in installed]
-        for why, is_missing in reasons:
-            if why is not None:
-                trials.setdefault((why, is_missing), []).append(name)
+    for name, reason in reasons.items():
+        trials.setdefault((reason, False), []).append(name)
+    others = {name: config for name, config in configs.items() if name not in reasons}
+    for check in (lambda config: check_installed(config.backend), check_libraries):
+        for name, reason in first_reasons(others, [check]).items():
+            trials.setdefault((reason, True), []).append(name)
     return [
         Refusal(reason=why, trials=tuple(names), num_trials=len(configs), is_missing=is_missing)
         for (why, is_missing), names in trials.items()
     ]
+
+
+def first_reasons(
+    configs: Mapping[str, RunConfig], checks: Iterable[Callable[[RunConfig], None]]
+) -> dict[str, str]:
+    """Return the first reason of each configuration that a check refuses, by its name."""
+    made = [_Check(check) for check in checks]
+    reasons = {}
+    for name, config in configs.items():
+        reason = next(filter(None, (check.reason(config) for check in made)), None)
+        if reason is not None:
+            reasons[name] = reason
+    return reasons
 
 
 @final
