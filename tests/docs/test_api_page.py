@@ -20,5 +20,5 @@ def test_every_public_name_says_what_it_is_and_takes():
             assert len(text.split()) > 10, name
     # Signatures have types and defaults, and stars are no Markdown.
     assert "    num_replicas: int | Sequence[int] = (1, 2),\n" in page
-    assert "filters \\* 2\\*\\*i" in page
+    assert "2\\*\\*levels" in page
     assert "| `scope()` | Return the context" in page
