@@ -206,5 +206,5 @@ def test_a_file_of_another_network_is_refused_with_what_differs(files, tmp_path)
 
 
 def test_an_unknown_encoder_is_refused_with_the_near_match():
-    with pytest.raises(ValueError, match="Unknown encoder 'MobilNetV2'. Did you mean 'MobileNet"):
+    with pytest.raises(ValueError, match=r"Unknown encoder 'MobilNetV2'\. Did you mean 'MobileNet"):
         unet.build(image_shape=(64, 64, 3), num_classes=2, encoder="MobilNetV2")
