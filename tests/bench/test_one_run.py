@@ -161,7 +161,7 @@ def test_public_names_are_shown_and_hidden_by_no_module():
         (Outcome(4, "", 0, error="no"), exit_codes.CheckFailedError, "^no$"),
         (Outcome(3, "process 1 of 2 was killed by SIGKILL", 1), RuntimeError, "SIGKILL$"),
         (Outcome(130, "interrupted by SIGINT"), KeyboardInterrupt, "The same call goes on"),
-        (Outcome(0), RuntimeError, "without a result"),
+        (Outcome(3, "ended without a result"), RuntimeError, "without a result"),
     ],
 )
 def test_how_a_run_ended_becomes_an_exception(tmp_path, outcome, kind, words):

@@ -19,7 +19,8 @@ from tfunet.files.typed import RecordError
 from tfunet.models.make import make_model
 from tfunet.prediction.best_file import BEST, Best, read_best, write_best
 from tfunet.prediction.cleaning import Cleaning
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.options import Options
+from tfunet.prediction.run import predict
 from tfunet.record import RunFolder
 
 CASES = ("case0", "case1", "case2")

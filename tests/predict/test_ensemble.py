@@ -12,7 +12,8 @@ from tfunet import exit_codes
 from tfunet.cli import main
 from tfunet.prediction.ensemble import with_mirrors
 from tfunet.prediction.evaluate import evaluate
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.options import Options
+from tfunet.prediction.run import predict
 from tfunet.record import RunFolder
 
 PROBABILITIES = Options(probabilities=True, overlay=False)

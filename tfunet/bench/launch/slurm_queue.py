@@ -101,6 +101,15 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
     return entries
 
 
+def check_none_queued(folder: Path) -> None:
+    """Raise ValueError if trials of the sweep are in SLURM's queue, which run beside others."""
+    if queued := queued_trials(folder):
+        raise ValueError(
+            f"{folder} has {len(queued)} trials in SLURM's queue. Wait for them (tfunet sweep "
+            "wait), cancel them (tfunet sweep cancel), or choose another folder with --out."
+        )
+
+
 def parse_queue(listing: str) -> Iterable[Entry]:
     """Yield the entries of squeue's output in the format FORMAT."""
     for line in listing.splitlines():

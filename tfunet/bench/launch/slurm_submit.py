@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.launch.local_sweep import NOT_DONE, first_exit_code, say_now
+from tfunet.bench.launch.local_sweep import NOT_DONE, say_now
+from tfunet.bench.launch.one_trial import first_exit_code
 from tfunet.bench.launch.population_trials import expect, goes_on
 from tfunet.bench.launch.slurm_job_script import Job, job_script, jobs_of
 from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit

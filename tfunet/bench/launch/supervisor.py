@@ -20,7 +20,7 @@ from typing import final
 
 from tfunet import exit_codes
 from tfunet.bench.launch.blame import blame, describe_end, follows_another
-from tfunet.bench.launch.child_process import Guard, Process, start
+from tfunet.bench.launch.child_process import Guard, Process, exit_code_of, start
 from tfunet.bench.launch.process_output import Log, Screen, Stream, last_error, last_words
 from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
 from tfunet.files.atomic import WriteError
@@ -259,9 +259,8 @@ class Supervisor:
         # What fails while the run is to be saved is told: it is not saved.
         fails = self.stop.is_asked and failures and not self._is_saved()
         if noted and not fails:
-            ctrl_c = noted[0] == signal.SIGINT
-            code = exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED
-            return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
+            reason = f"interrupted by {signal.Signals(noted[0]).name}"
+            return Outcome(exit_code_of(noted), reason)
         if self.unwritten:
             return Outcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
         if self.hanging:
