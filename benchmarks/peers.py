@@ -26,7 +26,5 @@ def on_torch(worker, before, processes, after, cores):
     ]
     said = [process.communicate(timeout=900)[0] for process in started]
     if any(process.returncode for process in started):
-        raise SystemExit(
-            f"{worker} ended with an error; see above."
-        )
+        raise SystemExit(f"{worker} ended with an error; see above.")
     return [json.loads(text) if text else None for text in said]

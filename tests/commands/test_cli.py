@@ -244,14 +244,6 @@ def test_backend_refuses_replicas_that_it_cannot_place(backend, message, tmp_pat
     )
 
 
-def test_unknown_key_in_a_file_is_named_with_its_near_match(tmp_path):
-    (tmp_path / "run.toml").write_text("leaning_rate = 0.1\n")
-    for given in (["--config", tmp_path / "run.toml"], [tmp_path / "run.toml"]):
-        ended = tfunet("train", *given, folder=tmp_path)
-        assert ended.returncode == 2
-        assert "Did you mean 'learning_rate'" in ended.stderr
-
-
 def pairs(folder):
     """Ten images of 32 x 32 with masks."""
     random = np.random.default_rng(0)
@@ -279,38 +271,37 @@ def relabel(folder):
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    "harm",
     [
-        (lambda folder: (folder / "masks/3.png").unlink(), "3.png"),
-        (lambda folder: (folder / "images/3.png").unlink(), "3.png"),
-        (shrink, "3.png"),
-        (relabel, "3.png"),
-        (truncate, "3.png"),
+        lambda folder: (folder / "masks/3.png").unlink(),
+        lambda folder: (folder / "images/3.png").unlink(),
+        shrink,
+        relabel,
+        truncate,
     ],
     ids=["missing mask", "missing image", "size of mask", "label out of range", "truncated"],
 )
-def test_defective_file_is_named_before_training(harm, message, tmp_path):
+def test_defective_file_is_named_before_training(harm, tmp_path, monkeypatch, capfd):
     pairs(tmp_path)
     harm(tmp_path)
     (tmp_path / "run.toml").write_text(
         f'data = "folder"\npatch = [32, 32]\nsteps = 2\n[data_options]\nroot = "{tmp_path}"\n'
         'images = "images/{case}.png"\nmasks = "masks/{case}.png"\nclasses = { cell = 1 }\n'
     )
-    ended = tfunet(
-        *("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "run"), folder=tmp_path
-    )
-    assert ended.returncode == 2, ended.stderr
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr
+    monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
+    words = ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run")]
+    assert main(words) == exit_codes.BAD_INPUT
+    assert "3.png" in capfd.readouterr().err
     assert not (tmp_path / "run/steps.csv").exists()
     assert not (tmp_path / "run/result.json").exists()
 
 
-def test_folder_that_cannot_be_written_is_named(tmp_path):
+def test_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TFUNET_CACHE", str(tmp_path / "cache"))
     (tmp_path / "file").write_text("in the way")
-    ended = tfunet("train", *SMALL, "--out", tmp_path / "file/run", folder=tmp_path)
-    assert ended.returncode == 5
-    assert "Cannot write" in ended.stderr
+    given = ["train", *SMALL, "--out", str(tmp_path / "file/run")]
+    assert main(given) == exit_codes.NOT_WRITTEN
+    assert "Cannot write" in capfd.readouterr().err
 
 
 def test_full_disk_ends_the_run_and_leaves_no_half_written_file(tmp_path):
@@ -419,13 +410,6 @@ def test_keys_of_a_run_may_stand_anywhere(tmp_path, capsys):
     # What is typed overrides the file, wherever it stands.
     assert main(["train", "--seed", "x", str(file)]) == 2
     assert "seed must be a whole number, got x" in capsys.readouterr().err
-
-
-def test_what_is_typed_overrides_the_file(tmp_path, capsys):
-    file = tmp_path / "run.toml"
-    file.write_text('backend = "mirrored"\n')
-    assert main(["train", "--backend", "none_such", "--config", str(file)]) == 2
-    assert "Unknown backend 'none_such'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from tfunet.bench.launch.launch_run import launch
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
 
 MARK = "TFUNET_TEST_MARK"
@@ -64,7 +64,7 @@ def until(condition):
         time.sleep(0.01)
 
 
-def run(program: str, num_replicas: int = 2, folder: str = "run", **options: object) -> Outcome:
+def run(program: str, num_replicas: int = 2, folder: str = "run", **options: object) -> RunOutcome:
     config = RunConfig(backend="horovod", num_replicas=num_replicas)
     command = [sys.executable, "-c", PRELUDE + program]
     return launch(config, Path(folder), command=command, **options)

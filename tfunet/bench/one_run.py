@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from tfunet import exit_codes
 from tfunet.arguments import of_file
 from tfunet.bench.launch.start_run import new_folder, start_run
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.bench.records.run_tables import read_history
 from tfunet.config import trust as trusting
 from tfunet.config.case_metrics import check_case_metrics
@@ -92,7 +92,7 @@ def train(
         config = of_file(None if run is None else Path(run), _by_name(keys))
         folder = new_folder() if out is None else Path(out)
         outcome = start_run(config, folder, _join, verbose=verbose)
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, RunOutcome):
             _raise_unless_done(outcome, folder)
         else:
             print(outcome, flush=True)
@@ -196,7 +196,7 @@ def _join(place: Place) -> None:
     )
 
 
-def _raise_unless_done(outcome: Outcome, folder: Path) -> None:
+def _raise_unless_done(outcome: RunOutcome, folder: Path) -> None:
     """Raise what a run that has no result ended with."""
     code, words = outcome.exit_code, outcome.error or outcome.reason
     if code == exit_codes.TERMINATED:

@@ -36,7 +36,7 @@ from tfunet.learning.own_metric import load_own, of_cases
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
-from tfunet.prediction.network import Network
+from tfunet.prediction.network import TrainedNetwork
 from tfunet.prediction.options import Options
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
 from tfunet.prediction.run import followed, predict, written_values
@@ -150,17 +150,27 @@ def evaluate(
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
     rows, confusion = _all_rows(scored_cases, in_units, has_spacing=has_spacing)
-    path = out / "scores.csv"
     extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
-    _write(path, table_csv(rows, [name for name in (*COLUMNS, *extra) if name in rows[0]]))
     result = Scored(
-        rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
+        rows=tuple(rows),
+        metrics=extra,
+        path=out / "scores.csv",
+        cases=scored_cases,
+        confusion=confusion,
     )
-    _write(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
-    _write(out / "region_scores.csv", table_csv(result.region_rows()))
-    if groups := group_facts(rows, extra):
-        _write(out / "group_scores.csv", table_csv(groups))
+    _write_tables(result)
     return result
+
+
+def _write_tables(scored: Scored) -> None:
+    rows, out = scored.rows, scored.path.parent
+    names = [name for name in (*COLUMNS, *scored.metrics) if name in rows[0]]
+    _write(scored.path, table_csv(rows, names))
+    classes = scored.cases.source.label_names().values()
+    _write(out / CONFUSION, confusion_csv(scored.confusion, classes))
+    _write(out / "region_scores.csv", table_csv(scored.region_rows()))
+    if groups := group_facts(rows, scored.metrics):
+        _write(out / "group_scores.csv", table_csv(groups))
 
 
 def _wanted(member: Member, metrics: Sequence[str] | None) -> Sequence[CaseMetric]:
@@ -209,7 +219,7 @@ def _predicted(
     indices: Sequence[int],
     names: Sequence[str],
     cases: Sequence[RawCase],
-    network: Network,
+    network: TrainedNetwork,
     out: Path,
     options: Options,
 ) -> list[Path]:

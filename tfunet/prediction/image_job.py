@@ -28,7 +28,7 @@ from tfunet.prediction.cleaning import Cleaning
 from tfunet.prediction.ensemble import Member, mean_probabilities
 from tfunet.prediction.jobs import Job
 from tfunet.prediction.mask_values import MaskValues
-from tfunet.prediction.network import Facts, Forward
+from tfunet.prediction.network import Forward, WindowFacts
 from tfunet.prediction.overlay_picture import write_overlay
 from tfunet.prediction.prepare import check_memory
 from tfunet.prediction.raster import RawFile, raster_of
@@ -70,7 +70,7 @@ class How:
 
     members: tuple[Member, ...]
     cleaning: Cleaning
-    facts: Facts | None
+    facts: WindowFacts | None
     forward_of: Callable[[tuple[int, ...]], list[tuple[int, Forward]]]
     written: MaskValues | None
 

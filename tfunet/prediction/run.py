@@ -24,7 +24,7 @@ from tfunet.prediction.image_job import How, remove_work, run_job
 from tfunet.prediction.inputs import find_named_images
 from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
 from tfunet.prediction.mask_values import MaskValues, check_holds, mask_values
-from tfunet.prediction.network import Facts, Network
+from tfunet.prediction.network import TrainedNetwork, WindowFacts
 from tfunet.prediction.options import LABELS, Options
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing
 from tfunet.prediction.pixel_sizes import other_sizes
@@ -192,7 +192,7 @@ def _warn(lines: Iterable[str | None]) -> None:
         print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
 
 
-def written_values(network: Network, options: Options) -> MaskValues | None:
+def written_values(network: TrainedNetwork, options: Options) -> MaskValues | None:
     """Return the values that predictions are written in; None for the labels themselves.
 
     Raises ValueError where those of the masks are asked for and not known.
@@ -220,7 +220,7 @@ def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]
     return members, Cleaning() if best is None else best.cleaning
 
 
-def _check_image(job: Job, image: LazyImage, network: Network) -> None:
+def _check_image(job: Job, image: LazyImage, network: TrainedNetwork) -> None:
     if len(image.shape) != len(network.patch) or image.channels != network.channels:
         raise ValueError(
             f"{job.files[0]}: a {len(image.shape)}D image with "
@@ -230,7 +230,7 @@ def _check_image(job: Job, image: LazyImage, network: Network) -> None:
     output.check_rank(job.format, job.files[0], len(image.shape))
 
 
-def _conversion(image: LazyImage, network: Network) -> str:
+def _conversion(image: LazyImage, network: TrainedNetwork) -> str:
     """Return what to do with a colour image where the network takes grey ones, and vice versa."""
     if len(image.shape) != len(network.patch):
         return ""
@@ -247,7 +247,7 @@ def _conversion(image: LazyImage, network: Network) -> str:
 def _warnings(
     members: Sequence[Member],
     options: Options,
-    facts: Facts | None,
+    facts: WindowFacts | None,
     halo: tuple[int, ...] | None,
     *,
     is_prepared: bool,

@@ -15,7 +15,7 @@ from tfunet.data.source import DataSource, RawCase, open_source
 from tfunet.files.home import expand_home
 from tfunet.files.typed import parse_toml, toml_text
 from tfunet.prediction.ensemble import Member
-from tfunet.prediction.network import Network
+from tfunet.prediction.network import TrainedNetwork
 from tfunet.prediction.trained_cases import trained_on
 from tfunet.process.terminal import counted, lines_of
 
@@ -23,7 +23,7 @@ from tfunet.process.terminal import counted, lines_of
 OF_RUNS = set(KEYS) - {"data", "patch", "seed", "steps", "fold", "folds"}
 
 
-def opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
+def opened(data: str, network: TrainedNetwork, *, skip_bad: bool) -> DataSource:
     """Return the data set that a user names for a run: a folder, a description, a configuration."""
     path = expand_home(data)
     config = network.config
@@ -72,7 +72,7 @@ def chosen_cases(
     return chosen, cases
 
 
-def _check(source: DataSource, network: Network) -> None:
+def _check(source: DataSource, network: TrainedNetwork) -> None:
     ours, theirs = tuple(source.label_names().values()), network.names
     if source.num_classes != network.num_classes or (theirs and ours != theirs):
         known = ", ".join(theirs) or f"{network.num_classes - 1} classes"

@@ -8,12 +8,12 @@ from tqdm import tqdm
 from tfunet.data.lazy_image import LazyImage
 from tfunet.geometry.tiles import Predict, Tiling, blended, with_halo
 from tfunet.prediction.ensemble import Member, joint_patch
-from tfunet.prediction.network import Facts, Forward
+from tfunet.prediction.network import Forward, WindowFacts
 from tfunet.prediction.options import Options
 
 
 def window_and_halo(
-    members: Sequence[Member], options: Options, facts: Facts | None
+    members: Sequence[Member], options: Options, facts: WindowFacts | None
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Return the shape of a window, and its halo along each axis."""
     rank = len(members[0].network.patch)
@@ -44,7 +44,7 @@ def tiling_of(
     shape: Sequence[int],
     window: Sequence[int],
     halo: Sequence[int] | None,
-    facts: Facts | None,
+    facts: WindowFacts | None,
 ) -> Tiling:
     if facts is None or halo is None:
         return blended(shape, window)

@@ -23,7 +23,7 @@ from supervised import (
 from tfunet.bench.launch import supervisor as supervisor_module
 from tfunet.bench.launch.child_process import SAME_SECONDS, signals_noted
 from tfunet.bench.launch.processes_to_start import plan_processes
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
 from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.record import RunFolder
@@ -215,7 +215,7 @@ def test_a_step_that_takes_long_is_waited_for_and_named(mark, monkeypatch):
     command = [sys.executable, "-c", PRELUDE + program]
     outcome = run.run(plan_processes(config, [0, 1]), command)
     interrupter.join()
-    assert outcome == Outcome(143, "interrupted by SIGTERM")
+    assert outcome == RunOutcome(143, "interrupted by SIGTERM")
     assert "tfunet: Saved after step" in said[-1]
 
 
@@ -247,4 +247,4 @@ def test_launch_works_in_a_thread(mark):
     thread = threading.Thread(target=lambda: outcomes.append(run("pass")))
     thread.start()
     thread.join(MOST_SECONDS)
-    assert outcomes == [Outcome(0)]
+    assert outcomes == [RunOutcome(0)]

@@ -10,7 +10,7 @@ from tfunet.arguments import check_names
 from tfunet.backend import check_callbacks
 from tfunet.bench.launch.launch_run import launch
 from tfunet.bench.launch.processes_to_start import plan_processes
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
 from tfunet.data.early_checks import check_early
 from tfunet.machine.cores import usable_cores
@@ -30,7 +30,7 @@ def new_folder() -> Path:
 
 def start_run(
     config: RunConfig, folder: Path, join: Callable[[Place], None], *, verbose: bool = False
-) -> Outcome | str:
+) -> RunOutcome | str:
     """Run `config` in `folder`, and return how it ended, or in words that it was done before.
 
     Args:
@@ -58,5 +58,5 @@ def start_run(
     if outcome.exit_code == exit_codes.OK and not RunFolder(folder).is_done():
         reason = f"the processes ended without a result; see {folder}"
         print(lines_of(f"error: {reason}"), file=sys.stderr)
-        return Outcome(exit_codes.PROCESS_DIED, reason)
+        return RunOutcome(exit_codes.PROCESS_DIED, reason)
     return outcome

@@ -5,12 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
+from tfunet.bench.analysis.configuration_scores import ERROR, SPEED, Score
 from tfunet.bench.analysis.configurations import (
-    ERROR,
-    SPEED,
     Configuration,
     Ranking,
-    Score,
     by_setting,
     rankings,
     speed_ranking,

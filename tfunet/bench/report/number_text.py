@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict, spread
-from tfunet.bench.analysis.configurations import DATASET_IOU, ERROR, MEAN
+from tfunet.bench.analysis.configuration_scores import DATASET_IOU, ERROR, MEAN
 from tfunet.config.amount import GIB
 from tfunet.files.printable import printable
 from tfunet.files.table import csv_line

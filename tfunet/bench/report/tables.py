@@ -12,7 +12,7 @@ from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import is_serial_share, serial_share
 from tfunet.bench.analysis.study_cell import Cell
-from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.analysis.sweep_summary import Family, SpeedComparison, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report import number_text as texts
@@ -274,7 +274,7 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
     return facts
 
 
-def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
+def comparison_facts(family: Family, comparison: SpeedComparison) -> dict[str, Any]:
     """Return a comparison of speeds with unrounded numbers, for programs."""
     return {
         **family.settings,
