@@ -68,10 +68,10 @@ class Options:
     def __post_init__(self) -> None:
         types = {key.name: formatannotation(key.type) for key in fields(self)}
         check_option_types("", "", vars(self), types)
-        if self.tiles not in WAYS:
-            raise ValueError(f"Unknown tiles {self.tiles!r}. Known: {', '.join(WAYS)}.")
-        if self.values not in VALUES:
-            raise ValueError(f"Unknown values {self.values!r}. Known: {', '.join(VALUES)}.")
+        check_known("tiles", self.tiles, WAYS)
+        check_known("values", self.values, VALUES)
+        if self.format is not None:
+            check_known("format", self.format, FORMATS)
         if self.window is not None and min(self.window, default=0) < 1:
             raise ValueError(
                 f"--window must have positive sizes, got {','.join(map(str, self.window))}."
@@ -82,8 +82,6 @@ class Options:
             raise ValueError(f"--halo must not be negative, got {self.halo}.")
         if self.batch < 1:
             raise ValueError(f"--batch must be at least 1, got {self.batch}.")
-        if self.format is not None and self.format not in FORMATS:
-            raise ValueError(f"Unknown format {self.format!r}. Known: {', '.join(FORMATS)}.")
 
 
 def checked_options(run: Path, given: Mapping[str, Any]) -> Options:
