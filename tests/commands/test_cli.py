@@ -112,79 +112,66 @@ def test_bad_settings_end_before_anything_starts(arguments, message, tmp_path, m
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--backend", "mirrored", "--num_replicas", "2"], "takes 1 process, and its launcher"),
-        (["--backend", "horovod", "--num_replicas", "3"], "takes 3 processes, and its launcher"),
-        (["--backend", "horovod", "--num_replicas", "2"], "name the folder that all processes use"),
-        (
-            ["--backend", "horovod", "--num_replicas", "2", "--out", "run", "--elastic", "true"],
-            "elastic needs processes that tfunet starts itself",
-        ),
-    ],
-)
-def test_run_that_does_not_fit_what_mpirun_started_is_refused(
-    arguments, message, monkeypatch, capsys
-):
-    for name, value in (("RANK", "1"), ("SIZE", "2"), ("LOCAL_SIZE", "2")):
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    assert main(["train", *arguments]) == exit_codes.BAD_INPUT
-    assert message in capsys.readouterr().err
+def mpirun(number):
+    """The variables of a process that mpirun started with others."""
+    values = {"RANK": 1, "SIZE": number, "LOCAL_SIZE": number}
+    return {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in values.items()}
+
+
+def slurm(number):
+    values = {"PROCID": 0, "STEP_NUM_TASKS": number, "JOB_ID": 7, "STEP_ID": 0, "LOCALID": 0}
+    values |= {"STEP_NODELIST": "n1", "STEP_TASKS_PER_NODE": number}
+    return {f"SLURM_{name}": str(value) for name, value in values.items()} | {
+        "SLURMD_NODENAME": "n1"
+    }
+
+
+HOROVOD, TWO = ["--backend", "horovod"], ["--num_replicas", "2"]
 
 
 @pytest.mark.parametrize(
-    ("started", "settings", "message"),
+    ("variables", "given", "message"),
     [
+        (mpirun(2), ["--backend", "mirrored", *TWO], "takes 1 process, and its launcher"),
+        (mpirun(2), [*HOROVOD, "--num_replicas", "3"], "takes 3 processes, and its launcher"),
+        (mpirun(2), [*HOROVOD, *TWO, "--out", ""], "name the folder that all processes use"),
+        (mpirun(2), [*HOROVOD, *TWO, "--elastic", "true"], "elastic needs processes that tfunet"),
         (
-            "4",
-            ["--stages", "3"],
+            slurm(4),
+            [*HOROVOD, "--stages", "3"],
             "takes 3 processes, and its launcher started 4. Start 3, or choose parts or stages "
             "that share 4 processes",
         ),
         (
-            "3",
-            ["--stages", "2", "--num_replicas", "2"],
+            slurm(3),
+            [*HOROVOD, "--stages", "2", *TWO],
             "takes 4 processes, 2 for each replica, and its launcher started 3. Start 4, or",
         ),
-        ("4", ["--stages", "2"], "Start 2, or give num_replicas=2 with the backend horovod"),
+        (
+            slurm(4),
+            [*HOROVOD, "--stages", "2"],
+            "Start 2, or give num_replicas=2 with the backend horovod",
+        ),
+        # Each of several processes would train the whole run.
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, [], "its launcher started 2"),
+        (
+            {"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"},
+            [],
+            "horovodrun does not say on which hosts",
+        ),
+        ({"PMIX_RANK": "1"}, [], "PMIX_RANK=1 says that PMIx started this process with others"),
     ],
 )
-def test_stages_that_do_not_fit_what_slurm_started_are_refused(
-    started, settings, message, monkeypatch, capsys
-):
-    for name, value in {
-        "PROCID": "0",
-        "STEP_NUM_TASKS": started,
-        "JOB_ID": "7",
-        "STEP_ID": "0",
-        "STEP_NODELIST": "n1",
-        "STEP_TASKS_PER_NODE": started,
-        "LOCALID": "0",
-    }.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setenv("SLURMD_NODENAME", "n1")
-    given = ["train", "--backend", "horovod", *settings, "--out", "run"]
-    assert main(given) == exit_codes.BAD_INPUT
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, "its launcher started 2"),
-        ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2"}, "horovodrun does not say on which hosts"),
-        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 says that PMIx started this process with others"),
-    ],
-)
-def test_a_launcher_that_starts_several_never_trains_several_times(
-    variables, message, monkeypatch, capsys, tmp_path
+def test_a_run_that_does_not_fit_what_a_launcher_started_is_refused(
+    variables, given, message, monkeypatch, capsys, tmp_path
 ):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert main(["train", "--steps", "1", "--out", str(tmp_path / "run")]) == exit_codes.BAD_INPUT
+    out = [] if "--out" in given else ["--out", str(tmp_path / "run")]
+    words = [word for word in given if word not in ("--out", "")]
+    assert main(["train", "--steps", "1", *words, *out]) == exit_codes.BAD_INPUT
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    assert not any(tmp_path.iterdir())
 
 
 TOURNAMENT = ["--tournament.trainers", "2", "--tournament.round_steps", "1"]
