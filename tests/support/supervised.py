@@ -80,3 +80,16 @@ def supervisor(program: str, grace_seconds: float = 2.0) -> subprocess.Popen[str
 
 def all_ready() -> bool:
     return Path("ready-0").exists() and Path("ready-1").exists()
+
+
+def ready(program, **options):
+    """Start a run with a supervisor of its own, and return when all its processes are there."""
+    process = supervisor(program, **options)
+    until(all_ready)
+    return process
+
+
+def ended(process, number):
+    """Signal a supervisor, wait for its end, and return what it said."""
+    process.send_signal(number)
+    return process.communicate(timeout=MOST_SECONDS)[1]

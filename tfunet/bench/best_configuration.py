@@ -17,6 +17,7 @@ from tfunet.bench.analysis.cleaned_cases import (
     paired,
 )
 from tfunet.bench.analysis.confidence_intervals import Estimate
+from tfunet.bench.analysis.sweep_summary import differing_keys
 from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.config.keys import describe, flat
 from tfunet.config.run import RunConfig
@@ -210,12 +211,7 @@ def _configurations(
 def _names(configs: Sequence[RunConfig]) -> list[str]:
     """Return what tells each configuration apart from the others, in words."""
     settings = [flat(asdict(config)) for config in configs]
-    keys = [
-        key
-        for key in dict.fromkeys(key for each in settings for key in each)
-        if key not in NOT_OF_CONFIGURATION
-        and any(each.get(key) != settings[0].get(key) for each in settings)
-    ]
+    keys = [key for key in differing_keys(settings) if key not in NOT_OF_CONFIGURATION]
     return [
         describe({key: each[key] for key in keys if key in each}) or config.model
         for each, config in zip(settings, configs, strict=True)

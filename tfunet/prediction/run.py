@@ -17,7 +17,7 @@ from tfunet.files.atomic import writing
 from tfunet.files.printable import check_utf8
 from tfunet.files.regular import open_to_read
 from tfunet.prediction import output
-from tfunet.prediction.best_file import BEST, read_best
+from tfunet.prediction.best_file import BEST, followed_best
 from tfunet.prediction.cleaning import Cleaning
 from tfunet.prediction.ensemble import Member, joint_facts, load_members
 from tfunet.prediction.image_job import How, remove_work, run_job
@@ -205,7 +205,7 @@ def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]
 
     The best.json of a study names these networks.
     """
-    best = None if (run / "config.json").exists() else read_best(run)
+    best = followed_best(run)
     if best is not None and options.ensemble:
         raise ValueError(
             f"{run / BEST} names the runs that predict together. Leave out --ensemble, or name a "

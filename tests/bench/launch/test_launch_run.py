@@ -1,5 +1,6 @@
 """The supervisor, with small programs instead of the worker: nothing of a run outlives it."""
 
+import signal
 import threading
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ from supervised import (
     MOST_SECONDS,
     STUBBORN,
     all_ready,
+    ended,
     marked,
+    ready,
     run,
-    supervisor,
     until,
 )
 
@@ -217,12 +219,10 @@ def test_command_that_does_not_exist_is_named(mark):
 
 
 def test_second_supervisor_in_a_folder_is_refused(mark):
-    process = supervisor(BUSY)
-    until(all_ready)
+    process = ready(BUSY)
     with pytest.raises(ValueError, match=f"in use by process {process.pid} "):
         run("pass")
-    process.terminate()
-    process.communicate(timeout=MOST_SECONDS)
+    ended(process, signal.SIGTERM)
     assert process.returncode == 143
     assert run("pass") == RunOutcome(0)
 

@@ -20,7 +20,7 @@ from tfunet.bench.analysis.configuration_scores import (
     values_by_repeat,
 )
 from tfunet.bench.analysis.study_cell import Cell
-from tfunet.bench.analysis.sweep_summary import Family
+from tfunet.bench.analysis.sweep_summary import Family, differing_keys
 from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 
 # Settings that change neither the network nor its training; ways of training have a name of their
@@ -213,11 +213,7 @@ def _settings(family: Family, cell: Cell) -> dict[str, Any]:
 
 def _differing(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return of each row what is not the same in all; of runs that no study planned, the names."""
-    keys = [
-        key
-        for key in dict.fromkeys(key for row in rows for key in row)
-        if len({show(row.get(key)) for row in rows}) > 1
-    ]
+    keys = differing_keys(rows)
     keys = ["run"] if "run" in keys else keys
     return [{key: row.get(key) for key in keys} for row in rows]
 

@@ -216,15 +216,17 @@ def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
             for key in keys or [_key(trial, trial.scaling)]:
                 groups.setdefault(key, []).append(trial)
     rows = [_family_settings(members[0], key[1]) for key, members in groups.items()]
-    differing = [
-        key
-        for key in dict.fromkeys(key for row in rows for key in row)
-        if len({show(row.get(key)) for row in rows}) > 1
-    ]
+    differing = differing_keys(rows)
     return [
         _family(members, scaling, {key: row.get(key) for key in differing})
         for ((_, scaling, _), members), row in zip(groups.items(), rows, strict=True)
     ]
+
+
+def differing_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not shown the same in all rows."""
+    every = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in every if len({show(row.get(key)) for row in rows}) > 1]
 
 
 def _names_of_runs(family: Family) -> tuple[str, ...]:

@@ -234,7 +234,7 @@ def _estimate_text(score: Score, estimate: Estimate | None) -> str:
     is_difference = estimate is score.from_best
     if is_share(score.metric):
         estimate = estimate.within(-1 if is_difference else 0, 1)
-    return texts.precise_estimate_text(estimate, sign="+" if is_difference else "")
+    return texts.estimate_text(estimate, 3, sign="+" if is_difference else "")
 
 
 def _interval_text(estimate: Estimate | None) -> str:

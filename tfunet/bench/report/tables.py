@@ -85,16 +85,13 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
                     "region": region,
                     "metric": metric,
                     "median": _metric_text(cell, metric, region, list(values.values())),
-                    MEAN: texts.precise_estimate_text(
-                        estimate.within(0, 1) if has_share else estimate
-                    ),
+                    MEAN: texts.estimate_text(estimate.within(0, 1) if has_share else estimate, 3),
                 }
                 if baseline is not None:
                     by = difference(values, reference) if reference and cell != baseline else None
                     by = by.within(-1, 1) if by is not None and has_share else by
-                    row[f"difference from {baseline.label} (95 % interval)"] = (
-                        texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
-                    )
+                    heading = f"difference from {baseline.label} (95 % interval)"
+                    row[heading] = texts.estimate_text(by, 3, sign="+")
                 rows.append(row)
     # Without intervals, means say no more than medians; a column of the baseline compares nothing.
     kept = [
