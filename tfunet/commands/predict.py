@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tfunet import exit_codes
@@ -15,18 +15,13 @@ from tfunet.commands.parsers import add_command, add_trust, documented, numbers,
 from tfunet.config.case_metrics import check_case_metrics
 from tfunet.prediction.options import EXAMPLES, VALUES, Options, checked_options
 
-# How a word of the command line becomes the value of an option; others are texts.
-TYPES: dict[str, Callable[[str], Any]] = {
-    "window": sizes,
-    "halo": int,
-    "batch": int,
-    "pixel_size": numbers,
-    "ensemble": path,
-}
-SWITCHES: dict[str, Any] = {
-    "probabilities": "store_true",
-    "mirror": "store_true",
-    "overlay": argparse.BooleanOptionalAction,
+# How a word of the command line becomes a value of a type; all others are texts.
+READERS: dict[Any, Callable[[str], Any]] = {
+    int: int,
+    int | None: int,
+    tuple[int, ...] | None: sizes,
+    tuple[float, ...] | None: numbers,
+    tuple[Path, ...]: path,
 }
 
 
@@ -89,15 +84,15 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add_trust(parser)
     for field in fields(Options):
         words = documented(Options)[field.name].replace("%", "%%")
-        add = partial(parser.add_argument, f"--{field.name}", default=field.default, help=words)
-        if field.name in SWITCHES:
-            add(action=SWITCHES[field.name])
+        how: dict[str, Any] = {"default": field.default, "help": words}
+        if field.type is bool:
+            how["action"] = argparse.BooleanOptionalAction if field.default else "store_true"
         elif field.name == "values":
-            add(choices=VALUES)
+            how["choices"] = VALUES
         else:
-            several: dict[str, Any] = {"nargs": "+"} if field.name == "ensemble" else {}
-            kind = TYPES.get(field.name, str)
-            add(type=kind, metavar=EXAMPLES.get(field.name), **several)
+            how |= {"type": READERS.get(field.type, str), "metavar": EXAMPLES.get(field.name)}
+            how |= {"nargs": "+"} if field.type == tuple[Path, ...] else {}
+        parser.add_argument(f"--{field.name}", **how)
 
 
 def _checked(options: argparse.Namespace) -> Options:
