@@ -25,8 +25,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.bench import step
-from tfunet.bench.launch.local_sweep import run_sweep, train_command
+from tfunet.bench import workflow_step as step
+from tfunet.bench.launch.local_sweep import run_sweep
+from tfunet.bench.launch.one_trial import train_command
 from tfunet.bench.launch.workflow_file import engine_command, export_sweep
 from tfunet.bench.study.study_file import Study, study_from_dict
 
@@ -69,7 +70,7 @@ def export(study: Study, folder: Path, is_stand_in: bool) -> Path:
     path = export_sweep(study, folder)
     if is_stand_in:
         text = path.read_text()
-        first = text.index("-m tfunet.bench.step")
+        first = text.index("-m tfunet.bench.workflow_step")
         end = text.index("\n", first)
         path.write_text(f"{text[:first]}{Path(__file__).resolve()} --step{text[end:]}")
     return path

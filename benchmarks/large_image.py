@@ -137,7 +137,7 @@ def train(folder):
 
 
 def predict(run, image, out, tiles):
-    from tfunet.prediction.run import Options
+    from tfunet.prediction.options import Options
     from tfunet.prediction.run import predict as predict_images
 
     predict_images(run, [str(image)], out, Options(tiles=tiles))

@@ -14,32 +14,25 @@ from itertools import product
 from pathlib import Path
 
 import measure
-from spatial import Runs, losses, seconds
+from runs import BACKENDS, Runs, check_losses, losses, seconds, timed
 
-BACKENDS = ("multiworker", "horovod")
 SCHEDULES = ("gpipe", "1f1b", "v")
 ROUNDS = 5
 STEPS = 10
 MICRO_BATCHES = 8
-TOLERANCE = 1e-5
 EFFICIENCY = 0.75
 
 
 def settings(*, quick):
     """Return the configuration of a run."""
-    return {
-        "model": "unet",
-        "model_options": {"filters": 8 if quick else 16, "levels": 3},
-        "data": "cells",
-        "data_options": {"num_cases": 20, "size": 64 if quick else 128},
-        "replica_batch": MICRO_BATCHES if quick else 2 * MICRO_BATCHES,
-        "optimizer": "sgd",
-        "steps": 4 if quick else STEPS,
-        "evaluate_every": STEPS,
-        "synthetic": True,
-        "augmentation": {},
-        "cores_per_replica": 1,
-    }
+    return timed(
+        4 if quick else STEPS,
+        model="unet",
+        model_options={"filters": 8 if quick else 16, "levels": 3},
+        data="cells",
+        data_options={"num_cases": 20, "size": 64 if quick else 128},
+        replica_batch=MICRO_BATCHES if quick else 2 * MICRO_BATCHES,
+    )
 
 
 def compare(runs, quick):
@@ -52,10 +45,7 @@ def compare(runs, quick):
         stages = {"stages": 2, "micro_batches": MICRO_BATCHES, "schedule": schedule}
         started = runs.start(values, backend=backend, **stages)
         results[backend, schedule] = runs.result(started)
-        pairs = zip(losses(started[1]), expected, strict=True)
-        apart = max(abs(ours - theirs) for ours, theirs in pairs)
-        if apart > TOLERANCE:
-            raise SystemExit(f"{backend}, {schedule}: a loss differs by {apart}; nothing is timed.")
+        check_losses(f"{backend}, {schedule}", losses(started[1]), expected)
     return results
 
 

@@ -13,71 +13,42 @@ one device, before any time counts.
 It needs tfunet and torch in one environment, as in requirements-pipeline.txt.
 """
 
-import json
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 from itertools import product
 from pathlib import Path
 
 import measure
-from pipeline_parallel import BACKENDS, SCHEDULES, TOLERANCE
+from peers import on_torch
+from pipeline_parallel import SCHEDULES
 from pipeline_sizes import BATCH, FILTERS, LEVELS, MICRO_BATCHES, SIZE, WARM_UP
-from spatial import Runs, losses, seconds
+from runs import BACKENDS, Runs, check_losses, losses, seconds, timed
 
-HERE = Path(__file__).parent
 ROUNDS, STEPS = 5, 8
 THEIRS = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
 
 
 def settings():
-    return {
-        "model": "unet",
-        "model_options": {"filters": FILTERS, "levels": LEVELS},
-        "data": "cells",
-        "data_options": {"num_cases": 20, "size": SIZE},
-        "replica_batch": BATCH,
-        "loss": "crossentropy",
-        "optimizer": "sgd",
-        "steps": STEPS + WARM_UP,
-        "evaluate_every": STEPS + WARM_UP,
-        "synthetic": True,
-        "augmentation": {},
-        "cores_per_replica": 1,
-    }
+    return timed(
+        STEPS + WARM_UP,
+        model="unet",
+        model_options={"filters": FILTERS, "levels": LEVELS},
+        data="cells",
+        data_options={"num_cases": 20, "size": SIZE},
+        replica_batch=BATCH,
+        loss="crossentropy",
+    )
 
 
 def torch_run(processes, cores, schedule="none", cut=0):
     """Return what the last process prints."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            ["taskset", "--cpu-list", str(cores[rank]), sys.executable]
-            + [HERE / "torch_pipeline_worker.py"]
-            + [str(value) for value in (rank, processes, port, schedule, cut, STEPS + WARM_UP)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    said = [process.communicate(timeout=900)[0] for process in started]
-    if any(process.returncode for process in started):
-        raise SystemExit("torch ended with an error; see above.")
-    return json.loads(said[-1])
+    after = [schedule, cut, STEPS + WARM_UP]
+    return on_torch("torch_pipeline_worker.py", [], processes, after, cores)[-1]
 
 
 def best_cut(taken):
     """Return the number of blocks of the first of two stages, whose longer one is shortest."""
     return min(range(1, len(taken)), key=lambda cut: max(sum(taken[:cut]), sum(taken[cut:])))
-
-
-def check(way, ours, theirs):
-    apart = max(abs(one - two) for one, two in zip(ours, theirs, strict=True))
-    if apart > TOLERANCE:
-        raise SystemExit(f"{way}: a loss differs by {apart}; nothing is timed.")
 
 
 def compare(runs, cores):
@@ -87,7 +58,7 @@ def compare(runs, cores):
     row["torch 1"] = one["seconds"]
     for schedule, theirs in THEIRS.items():
         two = torch_run(2, cores, theirs, best_cut(one["blocks"]))
-        check(f"torch {schedule}", two["losses"], one["losses"])
+        check_losses(f"torch {schedule}", two["losses"], one["losses"])
         row[f"torch {schedule}"] = two["seconds"]
     row["torch v"] = min(row[f"torch {schedule}"] for schedule in THEIRS)
     started = runs.start(settings(), backend="single", core=cores[0])
@@ -97,7 +68,7 @@ def compare(runs, cores):
         stages = {"stages": 2, "micro_batches": MICRO_BATCHES, "schedule": schedule}
         started = runs.start(settings(), backend=backend, **stages)
         row[f"{backend} {schedule}"] = seconds(runs.result(started))
-        check(f"{backend} {schedule}", losses(started[1]), expected)
+        check_losses(f"{backend} {schedule}", losses(started[1]), expected)
     return row
 
 

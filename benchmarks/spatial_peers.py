@@ -19,17 +19,14 @@ is cut in space, but its result claims to be whole on each device, and holds hal
 
 import importlib.metadata
 import itertools
-import json
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import measure
 from conv_sizes import WARM_UP
-from spatial import BACKENDS, TOLERANCE, Runs, seconds
+from peers import on_torch
+from runs import BACKENDS, Runs, check_losses, seconds, timed
 
 HERE = Path(__file__).parent
 SIZE, ROUNDS, STEPS = 64, 5, 8
@@ -38,40 +35,14 @@ PEERS = {"distconv": "distconv", "shardtensor": "nvidia-physicsnemo"}
 
 
 def settings(steps):
-    return {
-        "model": f"{HERE / 'conv_chain.py'}:build",
-        "data": "tumours",
-        "data_options": {"num_cases": 5, "size": SIZE},
-        "patch": [SIZE, SIZE, SIZE],
-        "replica_batch": 1,
-        "loss": "crossentropy",
-        "optimizer": "sgd",
-        "steps": steps,
-        "evaluate_every": steps,
-        "synthetic": True,
-        "augmentation": {},
-        "cores_per_replica": 1,
-    }
+    sizes = {"data_options": {"num_cases": 5, "size": SIZE}, "patch": [SIZE] * 3}
+    model = f"{HERE / 'conv_chain.py'}:build"
+    return timed(steps, model=model, data="tumours", replica_batch=1, loss="crossentropy", **sizes)
 
 
-def on_torch(peer, processes, cores, steps):
+def torch_run(peer, processes, cores):
     """Return what the first process prints."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    worker = [sys.executable, HERE / "torch_split_worker.py", peer]
-    started = [
-        subprocess.Popen(
-            ["taskset", "--cpu-list", str(cores[rank]), *worker]
-            + [str(value) for value in (rank, processes, port, SIZE, steps)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    said = [process.communicate(timeout=900)[0] for process in started]
-    if any(process.returncode for process in started):
-        raise SystemExit(f"{peer} ended with an error; see above.")
-    return json.loads(said[0])
+    return on_torch("torch_split_worker.py", [peer], processes, [SIZE, STEPS], cores)[0]
 
 
 def compare(runs, peers, num_rounds):
@@ -79,21 +50,18 @@ def compare(runs, peers, num_rounds):
     cores = sorted(os.sched_getaffinity(0))[:2]
     rounds = []
     for _ in range(num_rounds):
-        whole = on_torch(peers[0], 1, cores, STEPS)
+        whole = torch_run(peers[0], 1, cores)
         row = {"torch 1": whole["seconds"]}
         for peer in peers:
-            parts = on_torch(peer, 2, cores, STEPS)
-            pairs = zip(whole["losses"], parts["losses"], strict=True)
-            if max(abs(one - two) for one, two in pairs) > TOLERANCE:
-                raise SystemExit(f"{peer}: losses differ; nothing is timed.")
+            parts = torch_run(peer, 2, cores)
+            check_losses(peer, parts["losses"], whole["losses"])
             row[peer] = parts["seconds"]
         one = runs.result(runs.start(settings(STEPS + WARM_UP), backend="single", core=cores[0]))
         row["tfunet 1"] = seconds(one)
         for backend in BACKENDS:
             started = runs.start(settings(STEPS + WARM_UP), backend=backend, split=[2, 1, 1])
             two = runs.result(started)
-            if abs(two["loss"] - one["loss"]) > TOLERANCE:
-                raise SystemExit(f"{backend}: losses differ; nothing is timed.")
+            check_losses(backend, [two["loss"]], [one["loss"]])
             row[backend] = seconds(two)
         rounds.append(row)
     return rounds

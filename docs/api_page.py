@@ -44,7 +44,7 @@ PUBLIC = {
     "Prediction": {
         "tfunet.predict": "tfunet/bench/one_run.py",
         "tfunet.evaluate": "tfunet/bench/one_run.py",
-        "tfunet.prediction.run.Options": "tfunet/prediction/run.py",
+        "tfunet.prediction.options.Options": "tfunet/prediction/options.py",
     },
     "Backends": {"tfunet.backend.Backend": "tfunet/backend.py"},
 }

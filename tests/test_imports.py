@@ -151,6 +151,25 @@ def wrong_arrows(root):
     return [*sorted(unknown), *up]
 
 
+def circles(root):
+    """Return the files in circles of imports, or between two; imports in functions count."""
+    files = modules(root)
+    arrows = {
+        (module, name)
+        for module, path in files.items()
+        for name in imported(path) & files.keys()
+        # A file names its own folder wherever it imports a file beside it.
+        if not f"{module}.".startswith(f"{name}.")
+    }
+    left = set(files)
+    while True:  # Whoever imports nobody that is left, or is imported by nobody, is in no circle.
+        inside = {pair for pair in arrows if set(pair) <= left}
+        kept = {one for one, _ in inside} & {other for _, other in inside}
+        if kept == left:
+            return sorted(left)
+        left = kept
+
+
 def loaded_by(module, files, loaded=None):
     """Return every name that importing a module of tfunet loads, through any number of others."""
     loaded = set() if loaded is None else loaded
@@ -167,6 +186,25 @@ def loaded_by(module, files, loaded=None):
 def test_imports_go_down_the_floors():
     assert len(arrows(ROOT)) > 300  # The search has found the house.
     assert wrong_arrows(ROOT) == []
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert circles(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("imports", "found"),
+    [
+        ({"a": "b", "b": "c", "c": "d"}, []),
+        ({"a": "b", "b": "c", "c": "b"}, ["tfunet.b", "tfunet.c"]),  # Not `a`, which nobody needs.
+    ],
+)
+def test_a_circle_of_files_is_found(tmp_path, imports, found):
+    (tmp_path / "tfunet").mkdir()
+    for name in "abcd":
+        line = f"    import tfunet.{imports[name]}" if name in imports else "    pass"
+        (tmp_path / f"tfunet/{name}.py").write_text(f"def use():\n{line}\n")
+    assert circles(tmp_path) == found
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from tfunet.config.keys import (
 )
 from tfunet.config.kinds import refuse_standard
 from tfunet.config.reader import allowed, entries, is_table, kinds_of, parts
-from tfunet.config.refs import check_reference, expand
+from tfunet.config.refs import expand
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
-from tfunet.config.words import descriptions, near_match
+from tfunet.config.words import check_reference, descriptions, near_match
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described
 from tfunet.files.home import expand_home

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 from synthetic_sweep import make_study, write_sweep
 
-from tfunet.bench.analysis import configurations, sweep_summary
+from tfunet.bench.analysis import configuration_scores, configurations, sweep_summary
 from tfunet.bench.launch import local_sweep, search_plan, search_sweep, time_left
 from tfunet.bench.launch.sweep_folder import write_plan
 from tfunet.bench.launch.time_left import TimeLeft
@@ -87,8 +87,8 @@ def test_families_of_trials(tmp_path, counted):
 
 
 def test_rankings_of_configurations(tmp_path, counted, monkeypatch):
-    monkeypatch.setattr(configurations, "MOST_PAIRED", 10)
-    calls = counted(configurations, "difference")
+    monkeypatch.setattr(configuration_scores, "MOST_PAIRED", 10)
+    calls = counted(configuration_scores, "difference")
 
     def work(number):
         families = sweep_summary.summarise(grid(tmp_path, number)).families

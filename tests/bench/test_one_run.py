@@ -18,7 +18,7 @@ from PIL import Image
 import tfunet
 from tfunet import exit_codes
 from tfunet.bench.launch.process_output import last_error
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.bench.one_run import _raise_unless_done
 from tfunet.files.atomic import WriteError
 from tfunet.files.table import read_rows
@@ -156,12 +156,12 @@ def test_public_names_are_shown_and_hidden_by_no_module():
 @pytest.mark.parametrize(
     ("outcome", "kind", "words"),
     [
-        (Outcome(2, "process 0 of 1 ended", 0, error="two\nlines"), ValueError, "^two\nlines$"),
-        (Outcome(5, "Cannot write x: No space left"), WriteError, "^Cannot write x"),
-        (Outcome(4, "", 0, error="no"), exit_codes.CheckFailedError, "^no$"),
-        (Outcome(3, "process 1 of 2 was killed by SIGKILL", 1), RuntimeError, "SIGKILL$"),
-        (Outcome(130, "interrupted by SIGINT"), KeyboardInterrupt, "The same call goes on"),
-        (Outcome(0), RuntimeError, "without a result"),
+        (RunOutcome(2, "process 0 of 1 ended", 0, error="two\nlines"), ValueError, "^two\nlines$"),
+        (RunOutcome(5, "Cannot write x: No space left"), WriteError, "^Cannot write x"),
+        (RunOutcome(4, "", 0, error="no"), exit_codes.CheckFailedError, "^no$"),
+        (RunOutcome(3, "process 1 of 2 was killed by SIGKILL", 1), RuntimeError, "SIGKILL$"),
+        (RunOutcome(130, "interrupted by SIGINT"), KeyboardInterrupt, "The same call goes on"),
+        (RunOutcome(3, "ended without a result"), RuntimeError, "without a result"),
     ],
 )
 def test_how_a_run_ended_becomes_an_exception(tmp_path, outcome, kind, words):
@@ -178,9 +178,9 @@ def test_the_error_of_a_process_has_all_its_lines():
 def test_a_terminated_run_terminates_who_called_it(tmp_path):
     code = (
         "from pathlib import Path\n"
-        "from tfunet.bench.launch.supervisor import Outcome\n"
+        "from tfunet.bench.launch.supervisor import RunOutcome\n"
         "from tfunet.bench.one_run import _raise_unless_done\n"
-        "_raise_unless_done(Outcome(143, 'interrupted by SIGTERM'), Path('x'))\n"
+        "_raise_unless_done(RunOutcome(143, 'interrupted by SIGTERM'), Path('x'))\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], timeout=SECONDS, check=False)
     assert ended.returncode == -signal.SIGTERM

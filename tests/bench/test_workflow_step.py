@@ -11,7 +11,7 @@ import yaml
 from fake_sweeps import FAKE
 
 from tfunet import exit_codes
-from tfunet.bench import step
+from tfunet.bench import workflow_step as step
 from tfunet.bench.launch.local_sweep import run_sweep
 from tfunet.bench.launch.workflow_file import export_sweep
 from tfunet.bench.records.sweep_record import read_sweep
@@ -86,7 +86,7 @@ def test_steps_in_their_order_end_with_the_results_of_a_sweep(workflow, tmp_path
     assert step.collect(root) == step.RAISE_ERROR
     for name, line in commands(table):
         words = line.split()
-        assert words[:3] == [sys.executable, "-m", "tfunet.bench.step"]
+        assert words[:3] == [sys.executable, "-m", "tfunet.bench.workflow_step"]
         if name == "trial":
             assert words[-3:-1] == ["trial", str(root)]
             assert not (root / "report/report.html").exists()

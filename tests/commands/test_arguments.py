@@ -30,6 +30,9 @@ def test_toml_file_and_overrides_give_one_configuration(tmp_path):
     )
 
 
+NO_LISTS = ("patch 250,x", "patch 2.5,3", "metrics a,,b")
+
+
 @pytest.mark.parametrize(
     ("arguments_", "message"),
     [
@@ -47,6 +50,8 @@ def test_toml_file_and_overrides_give_one_configuration(tmp_path):
         (["--metrics", "dice", "hd95"], "Write --KEY VALUE, such as --metrics a,hd95"),
         (["--xla"], "--xla has no value: it must be true or false"),
         (["--xla", "--trace", "true"], "--xla has no value"),
+        (["--steps="], "steps must be a whole number, got an empty value"),
+        *((f"--{text}".split(), " must be a list of") for text in NO_LISTS),
     ],
 )
 def test_bad_command_line_is_a_value_error(arguments_, message):
@@ -59,7 +64,7 @@ def test_bad_command_line_is_a_value_error(arguments_, message):
     [
         ('steps = "2"', "steps must be a whole number, got the text '2'.*quotes: steps = 2"),
         ('learning_rate = "0.1"', "learning_rate must be a number, got the text '0.1'"),
-        ('xla = "true"', "xla must be true or false, got the text 'true'"),
+        ('xla = "true"', "xla must be true or false, got the text 'true'.*quotes: xla = true"),
         ('patch = "[32, 32]"', r"patch must be a list of whole numbers, such as \[1, 2\], got"),
         ('metrics = "hd95"', r'Write it as a list: metrics = \["hd95"\]'),
         ('global_batch = "4"', "global_batch must be a whole number, got the text"),
@@ -77,6 +82,11 @@ def test_bad_command_line_is_a_value_error(arguments_, message):
         ("qqq = 0.1", "Unknown key 'qqq'. tfunet train --help has all keys of a run.$"),
         ("repeats = 2\n[base]\nsteps = 3", "A run has no base: .* with: tfunet sweep run FILE"),
         ("[model_option]\nfilters = 3", "Did you mean 'model_options'"),
+        ('"model_options.filters" = 8', r"Write filters under the heading \[model_options\]"),
+        ("num_replica = 2", "Did you mean 'num_replicas'"),
+        ('learning_rate = "fast"', "learning_rate must be a number"),
+        ('callbacks = "EarlyStopping"', r"""callbacks = \[\{ name = "EarlyStopping" \}\]"""),
+        ('augmentation = { flips = "yes" }', "got 'yes'. Or write true or false"),
     ],
 )
 def test_what_a_file_says_wrongly_is_explained(text, message, tmp_path):
@@ -100,13 +110,6 @@ def test_a_key_of_the_run_among_options_is_explained():
         open_source("cells", {"num_cases": 4, "global_batch": 4})
     # It is an option of this data set.
     assert arguments.from_dict({"data_options": {"seed": 3}}).data_options == {"seed": 3}
-
-
-def test_options_under_quoted_keys_are_explained(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text('"model_options.filters" = 8\n')
-    with pytest.raises(ValueError, match=r"Write filters under the heading \[model_options\]"):
-        arguments.parse(["--config", str(file)])
 
 
 def test_an_older_python_is_told_which_one_is_needed(monkeypatch, capsys):
@@ -134,13 +137,6 @@ def test_a_device_has_a_short_name(given, known):
 def test_an_unclear_device_is_explained(given, message):
     with pytest.raises(ValueError, match=message):
         known_device(given)
-
-
-def test_unknown_key_in_a_file_comes_with_its_near_match(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text("num_replica = 2\n")
-    with pytest.raises(ValueError, match="Did you mean 'num_replicas'"):
-        arguments.parse(["--config", str(file)])
 
 
 def test_broken_toml_names_the_file_and_the_line(tmp_path):
@@ -185,10 +181,6 @@ def test_short_help_names_every_key_on_a_screen_or_two(capsys):
 
 def test_mapping_is_checked_like_a_file():
     assert arguments.from_dict({"callbacks": [{"name": "X"}]}).callbacks == ({"name": "X"},)
-    with pytest.raises(ValueError, match="Did you mean 'epochs'"):
-        arguments.from_dict({"epoch": 2})
-    with pytest.raises(ValueError, match="learning_rate"):
-        arguments.from_dict({"learning_rate": "fast"})
     # In quotes it is a text, in TOML as in Python.
     assert arguments.from_dict({"model_options": {"x": "1e5"}}).model_options == {"x": "1e5"}
     assert arguments.from_dict({"learning_rate": np.float64(0.5)}).learning_rate == 0.5
@@ -206,30 +198,6 @@ def test_what_names_files_stays_a_text(text, tmp_path):
     assert arguments.parse([f"--data_options.root={text}"]).data_options == {"root": text}
     config = arguments.parse(["--config", str(file), "--data_options.root", "other"])
     assert config.data_options["root"] == "other"
-
-
-def test_a_colour_is_no_comment(tmp_path):
-    options = {"classes": {"cell": "#ff0000"}, "ignore_label": "#000000"}
-    assert arguments.from_dict({"data": "folder", "data_options": options}).data_options == options
-    words = ["--data_options.ignore_label", "#000000", "--data_options.classes.cell", "#ff0000"]
-    assert arguments.parse(words).data_options == options
-    assert (
-        arguments.parse(["--data_options.ignore_label", "255"]).data_options["ignore_label"] == 255
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('callbacks = "EarlyStopping"', r"""callbacks = \[\{ name = "EarlyStopping" \}\]"""),
-        ('xla = "true"', "Write it without quotes: xla = true"),
-        ('augmentation = { flips = "yes" }', "got 'yes'. Or write true or false"),
-    ],
-)
-def test_a_text_for_something_else_is_told_how_to_write_it(text, words, tmp_path):
-    (tmp_path / "run.toml").write_text(text)
-    with pytest.raises(ValueError, match=words):
-        arguments.parse(["--config", str(tmp_path / "run.toml")])
 
 
 @pytest.mark.parametrize(
@@ -255,13 +223,7 @@ def test_options_of_another_thing_are_refused_before_anything_starts(
     assert not (tmp_path / "logs").exists()
 
 
-def test_options_of_a_file_can_be_left_out(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text("[model_options]\nfilters = 4\n")
-    given = ["--config", str(file), "--model_options", "{}", "--model_options.width", "8"]
-    assert arguments.parse(given).model_options == {"width": 8}
-
-
+CODE = "--data_options.classes"
 STAGES = ("--backend", "horovod", "--stages", "3")
 
 
@@ -286,19 +248,16 @@ STAGES = ("--backend", "horovod", "--stages", "3")
         (["--learning_rate", "1e-2"], "learning_rate", 0.01),
         (["--augmentation.noise.range", "0.1"], "augmentation", {"noise": {"range": 0.1}}),
         (["--model_options", "{ filters = 8 }"], "model_options", {"filters": 8}),
-        (["--model_options.a", '"8"'], "model_options", {"a": "8"}),
+        (["--model_options.a", '"8"'], "model_options", {"filters": 4, "a": "8"}),
+        # A colour is no comment.
+        ([f"{CODE}.cell=#ff0000"], "data_options", {"classes": {"cell": "#ff0000"}}),
+        (["--data_options.ignore_label", "#000000"], "data_options", {"ignore_label": "#000000"}),
+        (["--data_options.ignore_label", "255"], "data_options", {"ignore_label": 255}),
+        # The options of a file can be left out.
+        (["--model_options", "{}", "--model_options.width", "8"], "model_options", {"width": 8}),
     ],
 )
-def test_a_word_of_the_command_line_stands_for(given, key, value):
-    assert getattr(arguments.parse(given), key) == value
-
-
-@pytest.mark.parametrize("given", ["--patch 250,x", "--patch 2.5,3", "--metrics a,,b"])
-def test_what_is_no_list_is_refused(given):
-    with pytest.raises(ValueError, match=" must be a list of"):
-        arguments.parse(given.split())
-
-
-def test_an_empty_value_is_called_so():
-    with pytest.raises(ValueError, match="steps must be a whole number, got an empty value"):
-        arguments.parse(["--steps="])
+def test_a_value_is_read_as_it_is_meant(given, key, value, tmp_path):
+    (tmp_path / "run.toml").write_text("[model_options]\nfilters = 4\n")
+    words = ["--config", str(tmp_path / "run.toml"), *given]
+    assert getattr(arguments.parse(words), key) == value

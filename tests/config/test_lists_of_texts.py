@@ -7,7 +7,7 @@ import pytest
 import tfunet
 from tfunet.config.run import RunConfig
 from tfunet.data.source import open_source
-from tfunet.prediction.run import Options
+from tfunet.prediction.options import Options
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.told_at_begin import told_at_begin
 from tfunet.learning.outputs import ClassOutputs
-from tfunet.prediction.network import Network
+from tfunet.prediction.network import TrainedNetwork
 
 CLASSES = {"sky": 0, "road": [3, 4], "background": []}
 
@@ -72,7 +72,7 @@ def test_it_is_told_how_regions_are_written(config):
 
 def test_a_prediction_names_classes_and_their_values_in_masks(config, tmp_path):
     def classes(config, names, values):
-        network = Network(
+        network = TrainedNetwork(
             config=config,
             path=tmp_path / "model.keras",
             channels=1,

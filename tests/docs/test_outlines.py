@@ -82,6 +82,8 @@ def test_ten_annotated_images_become_a_scored_network(kind, tmp_path, monkeypatc
         np.testing.assert_array_equal(source.read(index)[1], truth > 0)
         numbers = source.objects(index, truth.shape)
         assert len(np.unique(numbers)) == len(np.unique(truth))
+    if kind == "COCO":
+        return  # What a network sees is the same.
     config = from_dict({**table, **TINY})
     run(config, SingleDevice(Launch()), tmp_path / "run")
     command = ["evaluate", "run", "run.toml", "--training_cases", "--out", "scores"]

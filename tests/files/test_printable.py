@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tfunet import cli, exit_codes
-from tfunet.bench.launch.slurm_job_script import Job, Shape, job_script
+from tfunet.bench.launch.slurm_job_script import ArrayJob, Shape, job_script
 from tfunet.bench.report.number_text import csv_text, markdown_list, markdown_text
 from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.bench.study.study_file import Study
@@ -113,7 +113,7 @@ SCRIPT = {
 def test_no_path_begins_a_line_of_a_job_script(where, text, tmp_path):
     shape = Shape(nodes=1, tasks=1, tasks_per_node=1, cpus_per_task=1, gpus_per_node=0)
     values = {**SCRIPT, where: f"/home/me{text}touch /tmp/owned"}
-    job = Job(shape=shape, trials=(values.pop("trial", "single-1r"),))
+    job = ArrayJob(shape=shape, trials=(values.pop("trial", "single-1r"),))
     paths = {name: tmp_path / values.pop(name) for name in ("path", "folder", "cwd")}
     with pytest.raises(ValueError, match="A job script cannot hold"):
         job_script(job, Slurm(), **values, **paths)

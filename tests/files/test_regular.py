@@ -6,7 +6,7 @@ import os
 import pytest
 from hostile_files import TRAPS, set_trap
 
-from tfunet.bench.launch.local_sweep import execute
+from tfunet.bench.launch.one_trial import execute
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import PARTIAL, WriteError, replacing, write_atomic
 from tfunet.files.regular import open_regular, remove_files

@@ -15,7 +15,8 @@ from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.loop import run
 from tfunet.models.make import make_model
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.options import Options
+from tfunet.prediction.run import predict
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 from tfunet.training import saving

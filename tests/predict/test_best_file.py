@@ -13,13 +13,14 @@ import tifffile
 
 from tfunet import exit_codes
 from tfunet.bench.analysis.cleaned_cases import compare, mean_dice
-from tfunet.bench.best_configuration import Comparison, Way, find_best
+from tfunet.bench.best_configuration import PredictionWay, WaysCompared, find_best
 from tfunet.cli import main
 from tfunet.files.typed import RecordError
 from tfunet.models.make import make_model
 from tfunet.prediction.best_file import BEST, Best, read_best, write_best
 from tfunet.prediction.cleaning import Cleaning
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.options import Options
+from tfunet.prediction.run import predict
 from tfunet.record import RunFolder
 
 CASES = ("case0", "case1", "case2")
@@ -100,10 +101,10 @@ def test_components_are_removed_only_where_there_is_a_background(has_background,
         labels[4, 4 : 4 + width] = 0
         labels[30:32, 30:32] = 1
         cases.append(compare(labels, mask, ((1,),), 2))
-    comparison = Comparison(
+    comparison = WaysCompared(
         names=("unet",),
         regions=("sky",),
-        cases={Way(configurations=(0,), mirror=False): cases},
+        cases={PredictionWay(configurations=(0,), mirror=False): cases},
         alone={},
         label_names={1: "1 sky"},
         has_background=has_background,
@@ -179,11 +180,12 @@ def test_runs_of_one_configuration_are_compared_with_each_of_them_alone(study, t
     together, path = find_best(tmp_path / "study")
     (alone,) = together.alone.values()
     one, other = (
-        mean_dice(apart.cases[Way(configurations=(at,), mirror=False)], Cleaning()) for at in (0, 1)
+        mean_dice(apart.cases[PredictionWay(configurations=(at,), mirror=False)], Cleaning())
+        for at in (0, 1)
     )
     np.testing.assert_allclose(alone, (one + other) / 2)
     # What both predict together is the mean of their probabilities, as of two configurations.
-    both = mean_dice(apart.cases[Way(configurations=(0, 1), mirror=False)], Cleaning())
+    both = mean_dice(apart.cases[PredictionWay(configurations=(0, 1), mirror=False)], Cleaning())
     np.testing.assert_array_equal(mean_dice(together.cases[together.best], Cleaning()), both)
     assert json.loads(path.read_text())["ways"][-1]["way"] == "unet, each run alone"
 

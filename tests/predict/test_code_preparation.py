@@ -1,7 +1,9 @@
 """New files for a run on data in code that says how it prepares them: the example of data.md."""
 
+import contextlib
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -18,10 +20,10 @@ from tfunet.loop import run
 from tfunet.single_device import SingleDevice
 
 
-@pytest.fixture
-def pairs(tmp_path, monkeypatch):
-    """A run on the example, without and with its preparation."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run on the example."""
+    tmp_path = tmp_path_factory.mktemp("pairs")
     page = (ROOT / "docs/data.md").read_text()
     _, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "pairs.py").write_text(code)
@@ -40,7 +42,16 @@ def pairs(tmp_path, monkeypatch):
         learning_rate=0.05,
         cache_dir="cache",
     )
-    run(config, SingleDevice(Launch()), tmp_path / "run")
+    with contextlib.chdir(tmp_path):
+        run(config, SingleDevice(Launch()), tmp_path / "run")
+    return tmp_path
+
+
+@pytest.fixture
+def pairs(trained, tmp_path, monkeypatch):
+    """A copy of it, to work in."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -20,7 +20,7 @@ from tfunet.learning.dataset_scores import COUNTS
 from tfunet.learning.scores import dice, iou
 from tfunet.prediction.case_pictures import spread_ranks
 from tfunet.prediction.evaluate import evaluate
-from tfunet.prediction.run import Options
+from tfunet.prediction.options import Options
 from tfunet.prediction.score_tables import group_facts, group_rows
 
 
@@ -367,4 +367,3 @@ def test_the_help_says_which_pictures_there_are(command, picture, capsys):
         main([command, "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert picture in said
-    assert ("_overlay" in said) == (command == "predict")

@@ -13,8 +13,8 @@ from tfunet.config.run import RunConfig
 from tfunet.data.source import made_by, open_source
 from tfunet.loop import run
 from tfunet.prediction.code_images import write_image
-from tfunet.prediction.evaluate import opened
 from tfunet.prediction.network import load_network
+from tfunet.prediction.scored_data import opened
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 

@@ -13,9 +13,10 @@ from tfunet.data.image_files import read_image, read_mask
 from tfunet.data.layouts.label_mapping import label_mapping
 from tfunet.data.source import open_source
 from tfunet.prediction.mask_values import MaskValues, mask_values
+from tfunet.prediction.options import Options
 from tfunet.prediction.output import SUFFIXES, write
 from tfunet.prediction.raster import RawFile, raster_of
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.run import predict
 from tfunet.record import RunFolder
 
 # What `classes` says, the values that labels 0, 1 and 2 get, and the type of their pixels.

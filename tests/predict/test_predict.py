@@ -24,8 +24,9 @@ from tfunet.cli import main
 from tfunet.data.image_files import read_image
 from tfunet.data.preprocess import normalise
 from tfunet.models.make import make_model
+from tfunet.prediction.options import Options
 from tfunet.prediction.raster import RawFile
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.run import predict
 
 SHAPE = (75, 92)
 BANDS = {"photometric": "minisblack", "planarconfig": "contig"}

@@ -65,6 +65,12 @@ class Project:
             time.sleep(0.01)
         (self.folder / "stopped").unlink()
 
+    def kill_at(self, moment: str) -> None:
+        killed = self.start(STOP_AT=moment)
+        self.wait_until_stopped()
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+
     def steps_run(self) -> list[str]:
         """The steps begun since the last `make`, in order."""
         calls = self.folder / "calls"
@@ -80,29 +86,30 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "project")
 
 
-def test_first_make_runs_every_step_and_says_so(project: Project) -> None:
+def test_an_environment_is_set_up_once(project: Project) -> None:
     done = project.make()
     assert done.returncode == 0, done.stderr
     assert project.steps_run() == ALL_STEPS
     assert [line[:5] for line in done.stdout.splitlines()] == ["[1/3]", "[2/3]", "[3/3]", "Horov"]
     assert project.is_whole()
-
-
-def test_second_make_does_nothing_and_prints_nothing(project: Project) -> None:
-    project.make()
     done = project.make()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert project.steps_run() == []
-
-
-def test_an_environment_on_a_disk_that_cannot_be_written_is_used_as_it_is(
-    project: Project,
-) -> None:
-    project.make()
+    # On a disk that cannot be written it is used as it is.
     lock = project.folder / f"{ENV}.lock"
     lock.unlink()
     lock.mkdir()  # Cannot be opened for writing, not even by root.
     assert project.make().returncode == 0
+    lock.rmdir()
+    # One whose Python is gone is made anew.
+    (project.folder / ENV / "bin/python").unlink()
+    project.make()
+    assert project.steps_run() == ALL_STEPS
+    # And so is one that is killed while its packages are updated.
+    (project.folder / "setup.cfg").write_text("[metadata]\nname = changed\n")
+    project.kill_at("packages begin")
+    assert project.make().returncode == 0
+    assert project.steps_run() == ALL_STEPS
 
 
 @pytest.mark.parametrize(
@@ -119,10 +126,7 @@ def test_an_environment_on_a_disk_that_cannot_be_written_is_used_as_it_is(
     ],
 )
 def test_a_killed_set_up_recovers(project: Project, moment: str, steps_after: list[str]) -> None:
-    killed = project.start(STOP_AT=moment)
-    project.wait_until_stopped()
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
+    project.kill_at(moment)
     assert not project.is_whole()
 
     done = project.make()
@@ -132,17 +136,6 @@ def test_a_killed_set_up_recovers(project: Project, moment: str, steps_after: li
     made_in_run = "2" if "venv" in steps_after else "1"
     left = [path.name for path in (project.folder / ENV).glob("made-in-run-*")]
     assert left == [f"made-in-run-{made_in_run}"]  # Nothing of a half-made one stays.
-
-
-def test_a_kill_while_packages_are_updated_remakes_the_environment(project: Project) -> None:
-    project.make()
-    (project.folder / "setup.cfg").write_text("[metadata]\nname = changed\n")
-    killed = project.start(STOP_AT="packages begin")
-    project.wait_until_stopped()
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert project.make().returncode == 0
-    assert project.steps_run() == ALL_STEPS
 
 
 @pytest.mark.parametrize(
@@ -195,6 +188,11 @@ def test_horovod_that_cannot_be_built_does_not_fail_the_set_up(project: Project)
     assert project.steps_run() == []
     project.make("horovod")
     assert project.steps_run() == ["horovod"]
+    # A compiler that is installed later builds it.
+    project.make(FAKE_HOROVOD_STATUS="3")
+    shutil.copy(FAKE_PYTHON, project.folder / "bin" / "mpicxx")
+    project.make()
+    assert project.steps_run() == ["horovod"]
 
 
 def test_horovod_can_be_left_out_and_built_later(project: Project) -> None:
@@ -213,57 +211,36 @@ def test_horovod_can_be_left_out_and_built_later(project: Project) -> None:
     )
 
 
-def test_a_compiler_installed_later_builds_horovod(project: Project) -> None:
-    project.make(FAKE_HOROVOD_STATUS="3")
-    shutil.copy(FAKE_PYTHON, project.folder / "bin" / "mpicxx")
-    project.make()
-    assert project.steps_run() == ["horovod"]
-
-
 def test_an_interrupted_horovod_build_is_not_taken_for_a_failed_one(project: Project) -> None:
     assert project.make(FAKE_HOROVOD_STATUS="130").returncode != 0
     assert project.make().returncode == 0
     assert project.steps_run() == ["horovod"]
 
 
-def test_an_environment_whose_python_is_gone_is_made_anew(project: Project) -> None:
-    project.make()
-    (project.folder / ENV / "bin/python").unlink()
-    project.make()
-    assert project.steps_run() == ALL_STEPS
+NEEDED = "make: tfunet needs Python 3.11 or 3.12; "
+OLD = f"{NEEDED}python3.11 is 3.10.13. Install one, then type: make PYTHON=/path/to/python3.11"
 
 
 @pytest.mark.parametrize(
-    ("version", "accepted"),
-    [("3.10.13", False), ("3.11.0", True), ("3.12.9", True), ("3.13.0", False), ("3.1.1", False)],
+    ("arguments", "version", "said"),
+    [
+        ("PYTHON=python3.11", "3.11.0", ""),
+        ("PYTHON=python3.11", "3.12.9", ""),
+        ("PYTHON=python3.11", "3.10.13", OLD),
+        ("PYTHON=python3.11", "3.13.0", NEEDED),
+        ("PYTHON=python3.11", "3.1.1", NEEDED),
+        ("PYTHON=python3.999", "", f"{NEEDED}python3.999 does not run."),
+        ("TF=9.9", "", "make: TF=9.9 has no constraints file. Supported: 0.0."),
+    ],
 )
-def test_only_supported_pythons_are_accepted(
-    project: Project, version: str, accepted: bool
+def test_what_is_not_supported_is_one_clear_line(
+    project: Project, arguments: str, version: str, said: str
 ) -> None:
-    done = project.make("env", "PYTHON=python3.11", FAKE_VERSION=version)
-    assert (done.returncode == 0) == accepted
-
-
-def test_a_wrong_python_is_one_clear_line(project: Project) -> None:
-    done = project.make("env", "PYTHON=python3.11", FAKE_VERSION="3.10.13")
-    line, make_says = done.stderr.splitlines()
-    assert line == (
-        "make: tfunet needs Python 3.11 or 3.12; python3.11 is 3.10.13. "
-        "Install one, then type: make PYTHON=/path/to/python3.11"
-    )
-    assert make_says.startswith("make: ***")
-    assert done.stdout == ""
-
-
-def test_a_python_that_is_not_there_is_one_clear_line(project: Project) -> None:
-    done = project.make("env", "PYTHON=python3.999")
-    assert "needs Python 3.11 or 3.12; python3.999 does not run." in done.stderr
-
-
-def test_an_unknown_tensorflow_names_the_supported_ones(project: Project) -> None:
-    done = project.make("env", "TF=9.9")
-    assert done.returncode != 0
-    assert done.stderr.startswith("make: TF=9.9 has no constraints file. Supported: 0.0.")
+    done = project.make("env", arguments, **({"FAKE_VERSION": version} if version else {}))
+    assert (done.returncode == 0) == (not said), done.stderr
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == (2 if said else 0)
+    assert not said or done.stdout == ""
 
 
 def test_make_alone_lists_the_targets() -> None:

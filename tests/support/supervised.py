@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from tfunet.bench.launch.launch_run import launch
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
 
 MARK = "TFUNET_TEST_MARK"
@@ -64,7 +64,7 @@ def until(condition):
         time.sleep(0.01)
 
 
-def run(program: str, num_replicas: int = 2, folder: str = "run", **options: object) -> Outcome:
+def run(program: str, num_replicas: int = 2, folder: str = "run", **options: object) -> RunOutcome:
     config = RunConfig(backend="horovod", num_replicas=num_replicas)
     command = [sys.executable, "-c", PRELUDE + program]
     return launch(config, Path(folder), command=command, **options)
@@ -80,3 +80,16 @@ def supervisor(program: str, grace_seconds: float = 2.0) -> subprocess.Popen[str
 
 def all_ready() -> bool:
     return Path("ready-0").exists() and Path("ready-1").exists()
+
+
+def ready(program, **options):
+    """Start a run with a supervisor of its own, and return when all its processes are there."""
+    process = supervisor(program, **options)
+    until(all_ready)
+    return process
+
+
+def ended(process, number):
+    """Signal a supervisor, wait for its end, and return what it said."""
+    process.send_signal(number)
+    return process.communicate(timeout=MOST_SECONDS)[1]

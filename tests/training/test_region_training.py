@@ -20,7 +20,8 @@ from tfunet.learning.outputs import RegionOutputs
 from tfunet.loop import run
 from tfunet.prediction.evaluate import evaluate
 from tfunet.prediction.network import load_network
-from tfunet.prediction.run import Options, predict
+from tfunet.prediction.options import Options
+from tfunet.prediction.run import predict
 from tfunet.record import RunFolder
 from tfunet.single_device import SingleDevice
 

@@ -9,14 +9,15 @@ from typing import Any, final
 import numpy as np
 
 from tfunet.bench.analysis.cleaned_cases import (
-    Case,
-    Trial,
+    ComparedCase,
+    Removal,
     choose_cleaning,
     compare,
     mean_dice,
     paired,
 )
 from tfunet.bench.analysis.confidence_intervals import Estimate
+from tfunet.bench.analysis.sweep_summary import differing_keys
 from tfunet.bench.records.sweep_record import TrialRecord, read_sweep
 from tfunet.config.keys import describe, flat
 from tfunet.config.run import RunConfig
@@ -32,7 +33,7 @@ NOT_OF_CONFIGURATION = ("fold", "seed")
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Configuration:
+class ConfigurationRuns:
     """The runs of one configuration: its folds and repeats.
 
     Args:
@@ -54,7 +55,7 @@ class Configuration:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class PredictionWay:
     """A way to predict: the configurations that predict together, and whether with mirrors."""
 
     configurations: tuple[int, ...]
@@ -63,7 +64,7 @@ class Way:
 
 @final
 @dataclass(kw_only=True)
-class Comparison:
+class WaysCompared:
     """What a study says about ways to predict.
 
     Args:
@@ -78,13 +79,13 @@ class Comparison:
 
     names: tuple[str, ...]
     regions: tuple[str, ...]
-    cases: Mapping[Way, Sequence[Case]]
-    alone: Mapping[Way, np.ndarray]
+    cases: Mapping[PredictionWay, Sequence[ComparedCase]]
+    alone: Mapping[PredictionWay, np.ndarray]
     label_names: Mapping[int, str]
     notes: tuple[str, ...] = ()
     has_background: bool = True
     cleaning: Cleaning = field(init=False)
-    trials: list[Trial] = field(init=False)
+    trials: list[Removal] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ways = sorted(self.cases, key=lambda way: -self._means(way).mean())
@@ -93,18 +94,18 @@ class Comparison:
             self.cleaning, self.trials = choose_cleaning(self.cases[self.best])
 
     @property
-    def best(self) -> Way:
+    def best(self) -> PredictionWay:
         """The way with the highest mean Dice."""
         return self.ways[0]
 
-    def _means(self, way: Way) -> np.ndarray:
+    def _means(self, way: PredictionWay) -> np.ndarray:
         return mean_dice(self.cases[way], Cleaning()).mean(0)
 
     def _ahead(self, other: np.ndarray) -> Estimate:
         """Return how far the best way is ahead, over cases, of another's Dice."""
         return paired(mean_dice(self.cases[self.best], Cleaning()), other)
 
-    def name_of(self, way: Way) -> str:
+    def name_of(self, way: PredictionWay) -> str:
         """Return a way in words."""
         together = " + ".join(self.names[number] for number in way.configurations)
         return f"{together}, mirrored" if way.mirror else together
@@ -152,7 +153,7 @@ class Comparison:
         return "\n".join([*lines, *self.notes])
 
 
-def find_best(study: Path, *, mirror: bool = False) -> tuple[Comparison, Path]:
+def find_best(study: Path, *, mirror: bool = False) -> tuple[WaysCompared, Path]:
     """Compare all ways to predict with the runs of a study, and write best.json there.
 
     Raises ValueError for a study without finished runs, or whose runs do not fit together.
@@ -170,7 +171,7 @@ def find_best(study: Path, *, mirror: bool = False) -> tuple[Comparison, Path]:
 
 def _configurations(
     trials: Iterable[TrialRecord],
-) -> tuple[list[Configuration], tuple[str, ...]]:
+) -> tuple[list[ConfigurationRuns], tuple[str, ...]]:
     """Return the configurations that held out every case, and a line for each of the others."""
     groups: dict[str, list[TrialRecord]] = {}
     for trial in trials:
@@ -181,14 +182,14 @@ def _configurations(
         }
         groups.setdefault(repr(sorted(settings.items())), []).append(trial)
     names = _names([members[0].config for members in groups.values()])
-    every: list[Configuration] = []
+    every: list[ConfigurationRuns] = []
     for name, members in zip(names, groups.values(), strict=True):
         runs = {
             trial.folder: tuple((RunFolder(trial.folder).read_split() or {})["validation"])
             for trial in members
             if trial.state == "done"
         }
-        every.append(Configuration(name=name, runs=runs))
+        every.append(ConfigurationRuns(name=name, runs=runs))
     cases = frozenset().union(*(configuration.cases for configuration in every))
     if not cases:
         raise ValueError("The study has no finished run. Run it: tfunet sweep run STUDY.toml")
@@ -210,12 +211,7 @@ def _configurations(
 def _names(configs: Sequence[RunConfig]) -> list[str]:
     """Return what tells each configuration apart from the others, in words."""
     settings = [flat(asdict(config)) for config in configs]
-    keys = [
-        key
-        for key in dict.fromkeys(key for each in settings for key in each)
-        if key not in NOT_OF_CONFIGURATION
-        and any(each.get(key) != settings[0].get(key) for each in settings)
-    ]
+    keys = [key for key in differing_keys(settings) if key not in NOT_OF_CONFIGURATION]
     return [
         describe({key: each[key] for key in keys if key in each}) or config.model
         for each, config in zip(settings, configs, strict=True)
@@ -223,8 +219,8 @@ def _names(configs: Sequence[RunConfig]) -> list[str]:
 
 
 def _compare(
-    configurations: Sequence[Configuration], notes: tuple[str, ...], *, mirror: bool
-) -> Comparison:
+    configurations: Sequence[ConfigurationRuns], notes: tuple[str, ...], *, mirror: bool
+) -> WaysCompared:
     from tfunet.prediction.ensemble import load_members
     from tfunet.prediction.held_out import HeldOut
 
@@ -238,8 +234,8 @@ def _compare(
     source = networks[0, False].source
     labels_of = networks[0, False].first.network.outputs.most_probable
     ways = _ways([networks[at, False].first.network.patch for at in range(len(first))], mirror)
-    cases: dict[Way, list[Case]] = {way: [] for way in ways}
-    alone: dict[Way, list[np.ndarray]] = {}
+    cases: dict[PredictionWay, list[ComparedCase]] = {way: [] for way in ways}
+    alone: dict[PredictionWay, list[np.ndarray]] = {}
     # Cases with the same runs one after the other: a network is loaded once.
     held_out = sorted(configurations[0].cases, key=configurations[0].runs_without)
     for done, case in enumerate(held_out):
@@ -257,13 +253,13 @@ def _compare(
                     _compare_case(labels_of(probabilities), mask, source).dice(Cleaning())
                     for probabilities in each
                 ]
-                way = Way(configurations=(number,), mirror=flag)
+                way = PredictionWay(configurations=(number,), mirror=flag)
                 alone.setdefault(way, []).append(np.mean(of_runs, 0))
         for way in ways:
             together = [means[at, way.mirror] for at in way.configurations]
             mean = np.mean(together, 0, dtype=np.float32)
             cases[way].append(_compare_case(labels_of(mean), mask, source))
-    return Comparison(
+    return WaysCompared(
         names=tuple(configuration.name for configuration in configurations),
         regions=tuple(source.regions),
         cases=cases,
@@ -275,14 +271,14 @@ def _compare(
     )
 
 
-def _compare_case(labels: np.ndarray, mask: np.ndarray, source: DataSource) -> Case:
+def _compare_case(labels: np.ndarray, mask: np.ndarray, source: DataSource) -> ComparedCase:
     """Return predicted labels against a mask."""
     if source.ignored is not None:
         labels[mask == source.ignored] = 0
     return compare(labels, mask, tuple(source.regions.values()), source.num_classes)
 
 
-def _ways(patches: Sequence[tuple[int, ...]], mirror: bool) -> list[Way]:
+def _ways(patches: Sequence[tuple[int, ...]], mirror: bool) -> list[PredictionWay]:
     """Return each configuration, each pair with one patch, and all of them, if they have one."""
     numbers = range(len(patches))
     groups: list[tuple[int, ...]] = [(number,) for number in numbers]
@@ -290,7 +286,7 @@ def _ways(patches: Sequence[tuple[int, ...]], mirror: bool) -> list[Way]:
     if len(patches) > 2 and len(set(patches)) == 1:
         groups.append(tuple(numbers))
     flags = (False, True) if mirror else (False,)
-    return [Way(configurations=group, mirror=flag) for flag in flags for group in groups]
+    return [PredictionWay(configurations=group, mirror=flag) for flag in flags for group in groups]
 
 
 def _rule(rule: str) -> str:

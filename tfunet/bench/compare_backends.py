@@ -7,7 +7,7 @@ from typing import Any
 from tfunet import exit_codes
 from tfunet.backend import BACKENDS
 from tfunet.bench.launch.local_sweep import run_sweep
-from tfunet.bench.report.sweep_report import Report, summary_table, write_report
+from tfunet.bench.report.sweep_report import ReportFiles, summary_table, write_report
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.config.refs import reference
 from tfunet.process.terminal import lines_of
@@ -22,7 +22,7 @@ def compare(
     repeats: int = 3,
     folder: str | Path = "logs/compare",
     **settings: Any,
-) -> Report:
+) -> ReportFiles:
     """Train the same model on the same data with several backends, and report which is better.
 
     Every run is a fresh process, so functions must be importable: define them at the top level of a

@@ -7,29 +7,26 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from tfunet import exit_codes
 from tfunet.arguments import of_file
-from tfunet.bench.launch.checked_run import check_start, done_already, new_folder
-from tfunet.bench.launch.launch_run import launch
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.start_run import new_folder, start_run
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.bench.records.run_tables import read_history
 from tfunet.config import trust as trusting
 from tfunet.config.case_metrics import check_case_metrics
 from tfunet.config.refs import reference
 from tfunet.config.words import check_known
 from tfunet.files.atomic import WriteError
-from tfunet.machine.environment import DEFAULTS
-from tfunet.prediction.best_file import check_run, say_best
+from tfunet.prediction.options import checked_options
+from tfunet.process.launcher_variables import Place
 from tfunet.record import RunFolder
-from tfunet.worker import own_place
 
 if TYPE_CHECKING:
     from tfunet.prediction.evaluate import Scored
-    from tfunet.prediction.run import Options
 
 SCORES = (
     "loss",
@@ -95,17 +92,11 @@ def train(
     with _trusted(trust):
         config = of_file(None if run is None else Path(run), _by_name(keys))
         folder = new_folder() if out is None else Path(out)
-        if done := done_already(config, folder):
-            print(done, flush=True)
+        outcome = start_run(config, folder, _join, verbose=verbose)
+        if isinstance(outcome, RunOutcome):
+            _raise_unless_done(outcome, folder)
         else:
-            place = own_place()
-            if place is not None and place.count > 1:
-                raise ValueError(
-                    "tfunet.train starts the processes of a run itself, and srun, mpirun or "
-                    f"another launcher started {place.count}. Use the command there: tfunet train."
-                )
-            check_start(config, folder, is_placed=place is not None)
-            _raise_unless_done(launch(config, folder, verbose=verbose), folder)
+            print(outcome, flush=True)
     result = RunFolder(folder).read_result() or {}
     return TrainedRun(
         folder=folder,
@@ -133,20 +124,17 @@ def predict(
         out: Folder to write to.
         on_bad_sample: "refuse", or "skip": leave out images that do not fit, with a warning.
         trust: Run the programs that the record names, even if it is not yours.
-        **options: Options of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
+        **options: Options of `tfunet.prediction.options.Options`, such as `tiles="halo"`.
 
     Returns the files with the labels. Raises ValueError for a mistake in run, images or options,
     and WriteError if a file cannot be written.
     """
     check_known("on_bad_sample", on_bad_sample, ("refuse", "skip"))
-    _prepare_tensorflow()
+    several = [images] if isinstance(images, str | Path) else images
     with _trusted(trust):
-        say_best(Path(run))
-        _check_run(run, options)
+        given = checked_options(Path(run), options)
         from tfunet.prediction import run as prediction
 
-        several = [images] if isinstance(images, str | Path) else images
-        given = _options(prediction.Options, options)
         skip = on_bad_sample == "skip"
         names = [str(one) for one in several]
         return prediction.predict(Path(run), names, Path(out), given, skip_bad=skip)
@@ -175,7 +163,7 @@ def evaluate(
         on_bad_sample: "refuse", or "skip": leave out cases that cannot be used, with a warning.
         pictures: "some" cases are drawn with their errors, or "all".
         trust: Run the programs that the record names, even if it is not yours.
-        **options: Options of `tfunet.prediction.run.Options`, such as `tiles="halo"`.
+        **options: Options of `tfunet.prediction.options.Options`, such as `tiles="halo"`.
 
     Returns the scores: `rows` of cases, `regions` and `table()`. Raises ValueError for a mistake in
     run, data or options, and WriteError if a file cannot be written.
@@ -184,14 +172,10 @@ def evaluate(
     check_case_metrics(metrics or ())
     check_known("on_bad_sample", on_bad_sample, ("refuse", "skip"))
     check_known("pictures", pictures, ("some", "all"))
-    _prepare_tensorflow()
     with _trusted(trust):
-        say_best(Path(run))
-        _check_run(run, options)
+        given = checked_options(Path(run), options)
         from tfunet.prediction import evaluate as evaluation
-        from tfunet.prediction.run import Options
 
-        given = _options(Options, options)
         scored = evaluation.evaluate(
             Path(run),
             str(data),
@@ -206,7 +190,14 @@ def evaluate(
         return scored
 
 
-def _raise_unless_done(outcome: Outcome, folder: Path) -> None:
+def _join(place: Place) -> None:
+    raise ValueError(
+        "tfunet.train starts the processes of a run itself, and srun, mpirun or another launcher "
+        f"started {place.count}. Use the command there: tfunet train."
+    )
+
+
+def _raise_unless_done(outcome: RunOutcome, folder: Path) -> None:
     """Raise what a run that has no result ended with."""
     code, words = outcome.exit_code, outcome.error or outcome.reason
     if code == exit_codes.TERMINATED:
@@ -215,8 +206,6 @@ def _raise_unless_done(outcome: Outcome, folder: Path) -> None:
         raise KeyboardInterrupt(f"The run in {folder} was interrupted. The same call goes on.")
     if code != exit_codes.OK:
         raise ERRORS.get(code, RuntimeError)(words)
-    if not RunFolder(folder).is_done():
-        raise RuntimeError(f"The processes ended without a result; see {folder}.")
 
 
 def _by_name(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,26 +221,6 @@ def _by_name(keys: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _check_run(run: str | Path, options: Mapping[str, Any]) -> None:
-    check_run(Path(run), options.get("weights"), _runs(options.get("ensemble")))
-
-
-def _runs(given: str | Path | Sequence[str | Path] | None) -> tuple[Path, ...]:
-    """Return the folders of further runs, of which there may be one, or none."""
-    return tuple(map(Path, [given] if isinstance(given, str | Path) else given or ()))
-
-
-def _options(kind: type["Options"], given: Mapping[str, Any]) -> "Options":
-    """Return the options of a prediction, with tuples for lists."""
-    names = [field.name for field in fields(kind)]
-    for name in given:
-        check_known("option", name, names)
-    values: dict[str, Any]
-    values = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
-    values["ensemble"] = _runs(given.get("ensemble"))
-    return kind(**values)
-
-
 @contextlib.contextmanager
 def _trusted(trust: bool) -> Iterator[None]:
     """Let the block, and the processes that it starts, run the programs of others."""
@@ -263,9 +232,3 @@ def _trusted(trust: bool) -> Iterator[None]:
     finally:
         if before is None:
             os.environ.pop(trusting.VARIABLE, None)
-
-
-def _prepare_tensorflow() -> None:
-    """Set what the processes of a run set before they import TensorFlow."""
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
-from tfunet.bench.launch.local_sweep import execute
+from tfunet.bench.launch.one_trial import execute
 from tfunet.bench.launch.population_trials import goes_on
 from tfunet.bench.launch.process_output import LOG_BYTES, TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again

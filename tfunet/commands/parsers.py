@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -80,6 +81,15 @@ def config_of(options: argparse.Namespace) -> RunConfig:
 
     given = ["--config", str(options.config)] if options.config else []
     return parse([*given, *options.rest])
+
+
+def documented(kind: type) -> dict[str, str]:
+    """Return what the docstring of a class says of each of its arguments."""
+    listed = (inspect.getdoc(kind) or "").partition("Args:\n")[2]
+    _, *parts = re.split(r"^ {4}(\w+): ", listed, flags=re.MULTILINE)
+    return {
+        name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def path(text: str) -> Path:

@@ -23,7 +23,6 @@ def add(commands: argparse._SubParsersAction) -> None:
     sweep.set_defaults(starts_runs=True)
     actions = sweep.add_subparsers(metavar="ACTION", required=True)
     plan = add_command(actions, "plan", _plan, "print the trials of a study, and run nothing")
-    plan.add_argument("study", type=path, help="TOML file")
     plan.add_argument(
         "--precision",
         type=share,
@@ -37,13 +36,10 @@ def add(commands: argparse._SubParsersAction) -> None:
         help="standard deviation between repeats, for --precision; by default it is estimated "
         "from the records of the sweep, or measured on this machine if there are none",
     )
-    plan.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
     plan.add_argument("--json", action="store_true", help="print JSON")
     run = add_command(
         actions, "run", _run, "run the trials that are not done, then write the report"
     )
-    run.add_argument("study", type=path, help="TOML file")
-    run.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
     run.add_argument(
         "--slurm",
         action="store_true",
@@ -55,8 +51,6 @@ def add(commands: argparse._SubParsersAction) -> None:
     export = add_command(
         actions, "export", _export, "write a study as a workflow file for Maestro and Merlin"
     )
-    export.add_argument("study", type=path, help="TOML file")
-    export.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
     export.add_argument(
         "--attempts",
         type=int,
@@ -68,13 +62,25 @@ def add(commands: argparse._SubParsersAction) -> None:
         choices=("maestro", "merlin"),
         help="also run it, on this machine and without a broker, and check all results",
     )
+    for action in (plan, run, export):
+        action.add_argument("study", type=path, help="TOML file")
+        action.add_argument("--out", type=path, help="folder of the sweep; by default logs/STUDY")
+        add_trust(action)
+    _add_actions_on_sweeps(actions)
+    for name in ("run", "export", "resume", "retry"):
+        actions.choices[name].add_argument(
+            "--go-on",
+            action="store_true",
+            help="also if trials would be refused; the others run, and these fail",
+        )
+
+
+def _add_actions_on_sweeps(actions: argparse._SubParsersAction) -> None:
     status = add_command(actions, "status", _status, "show the state of every trial")
-    status.add_argument("folder", type=path, help="folder of a sweep")
     status.add_argument("--json", action="store_true", help="print JSON")
     watch = add_command(
         actions, "watch", _watch, "show trials, curves and the time left while the sweep runs"
     )
-    watch.add_argument("folder", type=path, help="folder of a sweep")
     wait = add_command(
         actions, "wait", _wait, "wait until no trial runs or is queued, then write the report"
     )
@@ -88,15 +94,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
     cancel = add_command(actions, "cancel", _cancel, "end running and queued trials")
-    for action in (run, export, resume, retry):
-        action.add_argument(
-            "--go-on",
-            action="store_true",
-            help="also if trials would be refused; the others run, and these fail",
-        )
-    for action in (plan, run, export, resume, retry):
+    for action in (resume, retry):
         add_trust(action)
-    for action in (wait, resume, retry, cancel):
+    for action in (status, watch, wait, resume, retry, cancel):
         action.add_argument("folder", type=path, help="folder of a sweep")
     cancel.add_argument(
         "trials",
@@ -188,7 +188,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from tfunet.bench.launch.local_sweep import first_exit_code
+    from tfunet.bench.launch.one_trial import first_exit_code
     from tfunet.bench.launch.workflow_file import (
         ENGINES,
         engine_command,

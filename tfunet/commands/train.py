@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,10 +54,8 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import help_of_keys, parse
-    from tfunet.bench.launch.checked_run import check_start, done_already, new_folder
-    from tfunet.bench.launch.launch_run import launch
-    from tfunet.record import RunFolder
-    from tfunet.worker import own_place, take_part
+    from tfunet.bench.launch.start_run import new_folder, start_run
+    from tfunet.worker import take_part
 
     if options.help or options.help_all:
         print(f"{help_of_keys()}{OPTIONS}" if options.help_all else _short_help())
@@ -72,28 +69,18 @@ def _train(options: argparse.Namespace) -> int:
         raise ValueError("--dry-run prints the job script: give --slurm, too.")
     if options.slurm is not None:
         return _submit(config, options)
-    if done := done_already(config, options.out):
-        print(lines_of(f"{done}\nRecord: {options.out}"))
-        return exit_codes.OK
-    place = own_place()
-    check_start(config, options.out, is_placed=place is not None)
-    if place is not None and place.count > 1:
-        _check_launcher(place, config, options.out)
-        if config.elastic:
-            raise ValueError(
-                "elastic needs processes that tfunet starts itself: other launchers end all "
-                "processes when one dies. Leave out elastic; the same command resumes the run."
-            )
-        take_part(config, options.out, place)
     folder = options.out or new_folder()
-    outcome = launch(config, folder, verbose=options.verbose)
+
+    def join(place: Place) -> None:
+        _check_launcher(place, config, options.out)
+        take_part(config, folder, place)
+
+    outcome = start_run(config, folder, join, verbose=options.verbose)
+    if isinstance(outcome, str):
+        print(lines_of(f"{outcome}\nRecord: {folder}"))
+        return exit_codes.OK
     if outcome.exit_code != exit_codes.OK:
         return outcome.exit_code
-    if not RunFolder(folder).is_done():
-        print(
-            lines_of(f"error: the processes ended without a result; see {folder}"), file=sys.stderr
-        )
-        return exit_codes.PROCESS_DIED
     print(lines_of(f"Record: {folder}"))
     name = shlex.quote(str(folder))
     print(lines_of(f"Curves and pictures: tfunet report {name}"))
@@ -172,4 +159,9 @@ def _check_launcher(place: Place, config: RunConfig, folder: Path | None) -> Non
     if folder is None:
         raise ValueError(
             "Under srun, mpirun or another launcher, name the folder that all processes use: --out"
+        )
+    if config.elastic:
+        raise ValueError(
+            "elastic needs processes that tfunet starts itself: other launchers end all processes "
+            "when one dies. Leave out elastic; the same command resumes the run."
         )

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import final
 
-from tfunet.config.refs import check_reference
-from tfunet.config.words import near_match
+from tfunet.config.words import check_reference, near_match
 
 # Metrics of single objects; they may say how much of two objects must overlap.
 INSTANCES = (

@@ -9,16 +9,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from tfunet.config.keys import KEYS
 from tfunet.config.kinds import check_kind, refuse_standard
 from tfunet.config.option_types import check_types
 from tfunet.config.own_code import call_text, explain
-from tfunet.config.words import near_match
+from tfunet.config.words import check_reference, near_match
 
 
 def not_an_option(option: str) -> str:
     """Return what to do with a key of the run that stands among options; "" for another word."""
-    from tfunet.config.keys import KEYS  # It needs this module.
-
     if option not in KEYS:
         return ""
     return (
@@ -81,16 +80,6 @@ def expand(kind: str, ref: str, table: Mapping[str, str]) -> str:
         f"Unknown {kind} {ref!r}.{near_match(ref, table)} Known: {', '.join(sorted(table))}. "
         "To use your own, write 'package.module:attribute' or 'file.py:attribute'."
     )
-
-
-def check_reference(kind: str, ref: str) -> None:
-    """Raise ValueError for a reference without a module, or without what is in it."""
-    module, _, attribute = ref.rpartition(":")
-    if not module or not attribute:
-        raise ValueError(
-            f"The {kind} {ref!r} names {'nothing in a module' if module else 'no module'}. Write "
-            "'package.module:attribute' or 'file.py:attribute'."
-        )
 
 
 def resolve(

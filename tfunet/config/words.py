@@ -21,6 +21,16 @@ def check_known(kind: str, given: str, known: Iterable[str]) -> None:
         )
 
 
+def check_reference(kind: str, ref: str) -> None:
+    """Raise ValueError for a reference without a module, or without what is in it."""
+    module, _, attribute = ref.rpartition(":")
+    if not module or not attribute:
+        raise ValueError(
+            f"The {kind} {ref!r} names {'nothing in a module' if module else 'no module'}. Write "
+            "'package.module:attribute' or 'file.py:attribute'."
+        )
+
+
 def title_of(documented: object) -> str:
     """Return the first sentence of a docstring, without its full stop."""
     return " ".join((inspect.getdoc(documented) or "").partition("\n\n")[0].split()).rstrip(".")

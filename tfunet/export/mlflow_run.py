@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from tfunet.export.tracked_run import TrackedRun
+from tfunet.export.tracked_run import TrackedRun, imported
 
 # MLflow's own bounds: of a batch, and of a text.
 MOST_PARAMS = 100
@@ -35,16 +35,9 @@ class MlflowRun:
     """A run in MLflow; its experiment is the study, or the folder in which runs lie."""
 
     def __init__(self, run: TrackedRun) -> None:
-        for name, value in DEFAULTS.items():
-            os.environ.setdefault(name, value)
-        try:
-            import mlflow
-            from mlflow import entities, exceptions
-        except ImportError as error:
-            raise ValueError(
-                "mlflow is not installed. Install it: pip install 'tfunet[trackers]'."
-            ) from error
-        self._run, self._entities, self._failure = run, entities, exceptions.MlflowException
+        mlflow = imported("mlflow", DEFAULTS)
+        self._run, self._entities = run, mlflow.entities
+        self._failure = mlflow.exceptions.MlflowException
         self._client = mlflow.MlflowClient(tracking_uri=run.place)
 
     def begin(self, known: str | None) -> str:

@@ -28,7 +28,7 @@ from tfunet.graph.traced import traced
 from tfunet.learning.outputs import Outputs
 from tfunet.models.keras_errors import cause_line
 from tfunet.prediction.inputs import find_images, parts_of
-from tfunet.prediction.network import Network, load_network
+from tfunet.prediction.network import TrainedNetwork, load_network
 from tfunet.prediction.prepare import preparation
 from tfunet.record import RunFolder
 
@@ -149,7 +149,7 @@ def _check_installed() -> None:
 
 
 def _windows(
-    network: Network, folder: RunFolder, images: Sequence[str], size: tuple[int, ...]
+    network: TrainedNetwork, folder: RunFolder, images: Sequence[str], size: tuple[int, ...]
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Return names of images, and the window in the middle of each, prepared as in training."""
     arrays = dict(_of_files(network, images) if images else _of_validation_cases(network, folder))
@@ -162,7 +162,7 @@ def _windows(
     return tuple(arrays), np.stack([_middle(array, size) for array in arrays.values()])
 
 
-def _of_files(network: Network, images: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _of_files(network: TrainedNetwork, images: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
     prepare = preparation(network.preparation)
     for given in find_images(images, prepare.num_files)[:NUM_WINDOWS]:
         files = [Path(part) for part in parts_of(given)]
@@ -172,7 +172,9 @@ def _of_files(network: Network, images: Sequence[str]) -> Iterator[tuple[str, np
         yield given, whole.read([0] * len(image.shape), list(image.shape))
 
 
-def _of_validation_cases(network: Network, folder: RunFolder) -> Iterator[tuple[str, np.ndarray]]:
+def _of_validation_cases(
+    network: TrainedNetwork, folder: RunFolder
+) -> Iterator[tuple[str, np.ndarray]]:
     config = network.config
     folder.check_programs(config, ["data"])
     try:
@@ -340,7 +342,7 @@ def _replace(path: Path, target: Path) -> None:
 
 
 def _facts(
-    network: Network,
+    network: TrainedNetwork,
     file_format: str,
     window: tuple[int, ...],
     exported: Exported,

@@ -3,8 +3,10 @@
 So a tracker may be slow, dead or missing, and the run knows nothing of it. Imports no TensorFlow.
 """
 
+import importlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -104,6 +106,18 @@ class TrackedRun:
     @property
     def _path(self) -> Path:
         return self.folder / f"tracked-{self.tracker}.json"
+
+
+def imported(tracker: str, defaults: Mapping[str, str]) -> Any:
+    """Return the module of a tracker, with its defaults in the environment; ValueError without."""
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module(tracker)
+    except ImportError as error:
+        raise ValueError(
+            f"{tracker} is not installed. Install it: pip install 'tfunet[trackers]'."
+        ) from error
 
 
 def epochs(folder: Path) -> Iterator[tuple[int, int, dict[str, float]]]:

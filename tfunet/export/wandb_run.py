@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from tfunet.export.tracked_run import TrackedRun
+from tfunet.export.tracked_run import TrackedRun, imported
 
 DEFAULTS = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 
@@ -23,15 +23,7 @@ class WandbRun:
     """A run in Weights & Biases; its project is the study, or the folder in which runs lie."""
 
     def __init__(self, run: TrackedRun) -> None:
-        for name, value in DEFAULTS.items():
-            os.environ.setdefault(name, value)
-        try:
-            import wandb
-        except ImportError as error:
-            raise ValueError(
-                "wandb is not installed. Install it: pip install 'tfunet[trackers]'."
-            ) from error
-        self._run, self._wandb = run, wandb
+        self._run, self._wandb = run, imported("wandb", DEFAULTS)
 
     def begin(self, known: str | None) -> str:
         folder = Path(self._run.place) / "wandb"

@@ -92,6 +92,11 @@ def read_best(study: Path) -> Best | None:
     )
 
 
+def followed_best(run: Path) -> Best | None:
+    """Return the best.json that a prediction follows; None if the folder is that of a run."""
+    return None if (run / "config.json").exists() else read_best(run)
+
+
 def check_run(folder: Path, weights: str | None = None, ensemble: Iterable[Path] = ()) -> None:
     """Raise ValueError for what is no folder of a finished run, before TensorFlow is imported.
 
@@ -116,6 +121,6 @@ def check_run(folder: Path, weights: str | None = None, ensemble: Iterable[Path]
 
 def say_best(run: Path) -> None:
     """Print what best.json stands for, where it is followed."""
-    best = None if (run / "config.json").exists() else read_best(run)
+    best = followed_best(run)
     if best is not None:
         print(lines_of(f"{run / BEST}: {best}"), flush=True)

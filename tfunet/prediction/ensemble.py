@@ -12,7 +12,7 @@ import numpy as np
 
 from tfunet.config.augmentation import chosen_axes, read_augmentation
 from tfunet.learning.outputs import Outputs
-from tfunet.prediction.network import Facts, Forward, Network, load_network
+from tfunet.prediction.network import Forward, TrainedNetwork, WindowFacts, load_network
 from tfunet.prediction.prepare import Preparation, preparation
 from tfunet.record import RunFolder
 
@@ -29,7 +29,7 @@ class Member:
     """
 
     run: Path
-    network: Network
+    network: TrainedNetwork
     prepare: Preparation
     mirrored: tuple[int, ...] = ()
 
@@ -73,12 +73,12 @@ def load_members(
     return tuple(members)
 
 
-def joint_facts(members: Sequence[Member]) -> Facts:
+def joint_facts(members: Sequence[Member]) -> WindowFacts:
     """Return what all networks together say about their windows."""
     every = [member.network.facts() for member in members]
     reaches = [facts.reach for facts in every if facts.reach is not None]
     unknown = next((facts.reach_unknown for facts in every if facts.reach is None), "")
-    return Facts(
+    return WindowFacts(
         reach=tuple(map(max, zip(*reaches, strict=True))) if not unknown else None,
         reach_unknown=unknown,
         alignment=tuple(
@@ -127,7 +127,7 @@ def mean_probabilities(outputs: Outputs, logits: Sequence[np.ndarray]) -> np.nda
     return total / np.float32(len(logits))
 
 
-def _flipped_axes(network: Network) -> tuple[int, ...]:
+def _flipped_axes(network: TrainedNetwork) -> tuple[int, ...]:
     """Return the axes along which the training images were mirrored."""
     flips = read_augmentation(network.config.augmentation).flips
     return chosen_axes(flips, len(network.patch))
@@ -156,7 +156,7 @@ def _check_fit(first: Member, other: Member) -> None:
             )
 
 
-def _outputs(network: Network) -> str:
+def _outputs(network: TrainedNetwork) -> str:
     return f"{network.outputs} {json.dumps(network.outputs.as_json())}".removesuffix(" {}")
 
 

@@ -1,7 +1,6 @@
 """Scores a run's predictions of images with given masks: `tfunet evaluate`."""
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +9,9 @@ from typing import Any
 import numpy as np
 
 from tfunet.config.case_metrics import CaseMetric, case_metrics, check_case_metrics, has_lengths
-from tfunet.config.keys import KEYS
-from tfunet.data.check import raw_case
-from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
-from tfunet.data.description_file import described
 from tfunet.data.formats.units import converted
-from tfunet.data.source import DataSource, RawCase, open_source
+from tfunet.data.source import DataSource, RawCase
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.files.home import expand_home
-from tfunet.files.typed import parse_toml, toml_text
 from tfunet.learning import scores
 from tfunet.learning.case_metrics import check_library, measure, of_objects, tolerances
 from tfunet.learning.confusion import (
@@ -43,9 +36,10 @@ from tfunet.learning.own_metric import load_own, of_cases
 from tfunet.prediction.case_pictures import NUM_PICTURES, Cases, now_and_then
 from tfunet.prediction.code_images import write_image
 from tfunet.prediction.ensemble import Member
-from tfunet.prediction.network import Network
+from tfunet.prediction.network import TrainedNetwork
+from tfunet.prediction.options import Options
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing, write_confusion
-from tfunet.prediction.run import Options, followed, predict, written_values
+from tfunet.prediction.run import followed, predict, written_values
 from tfunet.prediction.score_tables import (
     ALWAYS,
     group_facts,
@@ -56,12 +50,10 @@ from tfunet.prediction.score_tables import (
     table_csv,
     table_lines,
 )
-from tfunet.prediction.trained_cases import trained_on
+from tfunet.prediction.scored_data import chosen_cases, opened
 from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
 
-# Keys that a configuration may have, and no description of a data set.
-OF_RUNS = set(KEYS) - {"data", "patch", "seed", "steps", "fold", "folds"}
 COLUMNS = ("case", "group", "region", *COUNTS, "dice", "iou")
 # What the name of a file cannot hold, and a table may have in the name of a case.
 UNFIT = re.compile(r"^\.+|[/\\\x00-\x1f\x7f]")
@@ -138,25 +130,11 @@ def evaluate(
     """
     members, _ = followed(run, options)
     network = members[0].network
-    check_case_metrics(metrics or ())
-    if metrics is None:
-        RunFolder(members[0].run).check_programs(network.config, ["metrics"])
-        wanted = of_cases(network.config.metrics)
-    else:
-        wanted = case_metrics(metrics)
-    check_library(wanted)
-    load_own(wanted)
+    wanted = _wanted(members[0], metrics)
     source = opened(data, network, skip_bad=skip_bad)
-    _check(source, network)
-    chosen = _chosen(source, members, with_training_cases=with_training_cases)
-    chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
-    is_of_files = network.preparation is not None and ":" not in network.config.data
-    if not all(case.image_files for case in cases) and is_of_files:
-        raise ValueError(
-            f"The images of the data set {source.name!r} are made in code, and those of this run "
-            f"were read from files and prepared as {network.config.data!r} does. Name files, laid "
-            "out as a folder, msd, nnunet or csv; or train with a data set in code."
-        )
+    chosen, cases = chosen_cases(
+        source, members, with_training_cases=with_training_cases, skip_bad=skip_bad
+    )
     has_spacing = all(case.spacing is not None for case in cases)
     in_units = tolerances(wanted, source.unit, has_spacing=has_spacing)
     if not has_spacing and has_lengths(wanted):
@@ -171,133 +149,68 @@ def evaluate(
         written=written_values(network, options),
         predictions=_predicted(run, source, chosen, stems, cases, network, out, plain),
     )
-    rows = []
+    rows, confusion = _all_rows(scored_cases, in_units, has_spacing=has_spacing)
+    extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
+    result = Scored(
+        rows=tuple(rows),
+        metrics=extra,
+        path=out / "scores.csv",
+        cases=scored_cases,
+        confusion=confusion,
+    )
+    _write_tables(result)
+    return result
+
+
+def _write_tables(scored: Scored) -> None:
+    rows, out = scored.rows, scored.path.parent
+    names = [name for name in (*COLUMNS, *scored.metrics) if name in rows[0]]
+    _write(scored.path, table_csv(rows, names))
+    classes = scored.cases.source.label_names().values()
+    _write(out / CONFUSION, confusion_csv(scored.confusion, classes))
+    _write(out / "region_scores.csv", table_csv(scored.region_rows()))
+    if groups := group_facts(rows, scored.metrics):
+        _write(out / "group_scores.csv", table_csv(groups))
+
+
+def _wanted(member: Member, metrics: Sequence[str] | None) -> Sequence[CaseMetric]:
+    """Return the metrics of whole cases: those that are asked for, or those of the run."""
+    if metrics is None:
+        RunFolder(member.run).check_programs(member.network.config, ["metrics"])
+        wanted = of_cases(member.network.config.metrics)
+    else:
+        check_case_metrics(metrics)
+        wanted = case_metrics(metrics)
+    check_library(wanted)
+    load_own(wanted)
+    return wanted
+
+
+def _all_rows(
+    cases: Cases, metrics: Sequence[CaseMetric], *, has_spacing: bool
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Return the rows of scores.csv, and the voxels of each true and each predicted label."""
+    source, rows = cases.source, []
     has_groups = tuple(source.groups) != tuple(source.case_ids)
     confusion = np.zeros((source.num_classes,) * 2, np.int64)
-    for at in now_and_then(range(len(chosen)), "Scored"):
-        name, raw, labels = scored_cases.read(at)
+    for at in now_and_then(range(len(cases.indices)), "Scored"):
+        name, raw, labels = cases.read(at)
         try:
             pairs = count_pairs(raw.mask, labels, source.num_classes)
         except ValueError as error:
-            raise ValueError(
-                f"{scored_cases.predictions[at]}: {error}. Remove the file."
-            ) from error
-        objects = _objects(source, chosen[at], raw, in_units)
-        names = {"case": name} | ({"group": source.groups[chosen[at]]} if has_groups else {})
-        by_region = _rows(raw, labels, pairs, source, in_units, objects, has_spacing=has_spacing)
+            raise ValueError(f"{cases.predictions[at]}: {error}. Remove the file.") from error
+        index = cases.indices[at]
+        objects = source.objects(index, raw.mask.shape) if of_objects(metrics) else None
+        names = {"case": name} | ({"group": source.groups[index]} if has_groups else {})
+        by_region = _rows(raw, labels, pairs, source, metrics, objects, has_spacing=has_spacing)
         rows += [{**names, **row} for row in by_region]
         confusion += pairs
-    path = out / "scores.csv"
-    extra = tuple(metric.name for metric in wanted if metric.name not in ALWAYS)
-    _write(path, table_csv(rows, [name for name in (*COLUMNS, *extra) if name in rows[0]]))
-    result = Scored(
-        rows=tuple(rows), metrics=extra, path=path, cases=scored_cases, confusion=confusion
-    )
-    _write(out / CONFUSION, confusion_csv(confusion, source.label_names().values()))
-    _write(out / "region_scores.csv", table_csv(result.region_rows()))
-    if groups := group_facts(rows, extra):
-        _write(out / "group_scores.csv", table_csv(groups))
-    return result
+    return rows, confusion
 
 
 def _write(path: Path, text: str) -> None:
     with writing(path):
         write_atomic(path, text)
-
-
-def _readable(
-    source: DataSource, chosen: Sequence[int], *, skip_bad: bool
-) -> tuple[list[int], list[RawCase]]:
-    """Return the cases that can be read, without their pixels: not all pixels at once."""
-    cases: dict[int, RawCase] = {}
-    defects = list(source.defects)
-    for index in chosen:
-        try:
-            cases[index] = _without_pixels(raw_case(source, index))
-        except BadFileError as error:
-            if not skip_bad:
-                raise
-            defects.append(defect_of(error, source.case_ids[index], source.root))
-    if not cases:
-        raise DefectsError(source.name, defects, source.found)
-    for line in lines_by_cause(defects):
-        print(lines_of(f"warning: left out: {line}"), file=sys.stderr)
-    return list(cases), list(cases.values())
-
-
-def _without_pixels(raw: RawCase) -> RawCase:
-    return replace(raw, image=np.empty(0), mask=np.empty(0))
-
-
-def opened(data: str, network: Network, *, skip_bad: bool) -> DataSource:
-    """Return the data set that a user names for a run: a folder, a description, a configuration."""
-    path = expand_home(data)
-    config = network.config
-    if path.is_dir():
-        if "root" not in config.data_options:
-            raise ValueError(
-                f"{data} is a folder, and the data of this run, {config.data!r}, have no root=. "
-                "Name a .toml file that describes the data set."
-            )
-        options = {**config.data_options, "root": str(path)}
-        return open_source(config.data, options, skip_bad=skip_bad)
-    if path.suffix != ".toml" or not path.is_file():
-        raise ValueError(
-            f"{data!r} is neither a folder nor a .toml file. Name a configuration, a description "
-            "of a data set, or a folder that is laid out as the run's own."
-        )
-    try:
-        table = parse_toml(toml_text(path))
-    except ValueError as error:
-        raise ValueError(f"{path} is not a TOML file: {error}.") from error
-    kind = str(table.get("data", "folder"))
-    if "data_options" in table or kind.endswith(".toml") or OF_RUNS.intersection(table):
-        described_data, options = described(kind, table.get("data_options", {}))
-        return open_source(described_data, options, skip_bad=skip_bad)
-    return open_source(data, {}, skip_bad=skip_bad)
-
-
-def _check(source: DataSource, network: Network) -> None:
-    ours, theirs = tuple(source.label_names().values()), network.names
-    if source.num_classes != network.num_classes or (theirs and ours != theirs):
-        known = ", ".join(theirs) or f"{network.num_classes - 1} classes"
-        raise ValueError(
-            f"The data set {source.name!r} has the classes {', '.join(ours)}, and the network was "
-            f"trained on {known}. Describe the masks with the classes of the run, in their order."
-        )
-
-
-def _chosen(
-    source: DataSource, members: Sequence[Member], *, with_training_cases: bool
-) -> list[int]:
-    """Return the cases to score: without those that the run was trained on, and a line on them."""
-    everything = list(range(len(source.case_ids)))
-    trained: dict[int, Path] = {}
-    for member in members:
-        trained = trained_on(member.run, source) | trained
-    if not trained:
-        return everything
-    runs = {member.run for member in members}
-    before = [str(run) for run in trained.values() if run not in runs]
-    began = (
-        f" {len(before)} of them were training cases of {', '.join(dict.fromkeys(before))}, whose "
-        "weights it began with."
-        if before
-        else ""
-    )
-    if with_training_cases:
-        what = f"warning: the network was trained on {len(trained)} of these cases.{began}"
-        print(lines_of(what), file=sys.stderr)
-        return everything
-    left_out = f"{counted(len(trained), 'case')} {'is' if len(trained) == 1 else 'are'} left out"
-    what = f"{left_out}: the network was trained on them (--training_cases).{began}"
-    print(lines_of(what))
-    rest = [index for index in everything if index not in trained]
-    if not rest:
-        raise ValueError(
-            "The network was trained on all of these cases. Name others, or give --training_cases."
-        )
-    return rest
 
 
 def _predicted(
@@ -306,7 +219,7 @@ def _predicted(
     indices: Sequence[int],
     names: Sequence[str],
     cases: Sequence[RawCase],
-    network: Network,
+    network: TrainedNetwork,
     out: Path,
     options: Options,
 ) -> list[Path]:
@@ -342,12 +255,6 @@ def _predicted(
         )
         files.update(zip(members, made, strict=True))
     return [files[at] for at in range(len(cases))]
-
-
-def _objects(
-    source: DataSource, index: int, raw: RawCase, metrics: Sequence[CaseMetric]
-) -> np.ndarray | None:
-    return source.objects(index, raw.mask.shape) if of_objects(metrics) else None
 
 
 def _rows(

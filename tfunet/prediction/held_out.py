@@ -11,7 +11,7 @@ from tfunet.data.lazy_image import LazyImage
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.tiles import bands, blended
 from tfunet.prediction.ensemble import Member, load_members
-from tfunet.prediction.run import predictor
+from tfunet.prediction.windows import predictor
 from tfunet.record import RunFolder
 
 

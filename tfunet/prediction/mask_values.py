@@ -8,10 +8,9 @@ from typing import final
 import numpy as np
 
 from tfunet.data.image_files import read_mask
+from tfunet.prediction.options import MASKS
 from tfunet.prediction.raster import Raster
 
-LABELS, MASKS = "labels", "masks"
-VALUES = (LABELS, MASKS)
 DTYPES = ("uint8", "uint16", "int16", "int32", "int64")
 # What a PNG of grey values can hold.
 PNG_DTYPES = ("uint8", "uint16")

@@ -31,7 +31,7 @@ Forward = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class TrainedNetwork:
     """A trained network.
 
     Args:
@@ -101,7 +101,7 @@ class Network:
         """Return the pattern of each file of an image, where it has several."""
         return {"channels": list(self._image_patterns)} if self._image_patterns else {}
 
-    def facts(self) -> "Facts":
+    def facts(self) -> "WindowFacts":
         """Return what its graph says about its windows; ValueError if the model has no graph."""
         model = self._build(self.patch)
         if not getattr(model, "operations", None):
@@ -113,7 +113,7 @@ class Network:
             reached, unknown = reach(model), ""
         except UnknownReachError as reason:
             reached, unknown = None, str(reason)
-        return Facts(
+        return WindowFacts(
             reach=reached,
             reach_unknown=unknown,
             alignment=alignment(model),
@@ -162,7 +162,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class WindowFacts:
     """What the graph of a network says about its windows.
 
     Args:
@@ -178,14 +178,14 @@ class Facts:
     statistics_layers: tuple[str, ...]
 
 
-def load_network(folder: RunFolder, weights: str | None = None) -> Network:
+def load_network(folder: RunFolder, weights: str | None = None) -> TrainedNetwork:
     """Return the network of a finished run; ValueError says what is missing.
 
     `weights` names a file in its folder to use instead of the last epoch's.
     """
     run = read_finished_run(folder, weights)
     data = run.data
-    return Network(
+    return TrainedNetwork(
         config=run.config,
         path=run.weights,
         channels=data["channels"],

@@ -60,64 +60,43 @@ def test_parts_are_those_that_were_planted_and_sum_to_the_whole(sweep):
         assert parts.total == pytest.approx(1 - sum(ONE.values()) / whole)
 
 
-def test_of_strong_scaling_one_replica_counts_by_its_share(tmp_path):
-    study = make_study(repeats=1, grid=GRID, base={"global_batch": 8, "cores_per_replica": 1})
-    for trial in write_sweep(tmp_path, study):
-        parts = ONE if trial.config.num_replicas == 1 else TWO
-        write_trial(tmp_path, trial, **record(parts, trial.config.num_replicas))
-    (family,) = summarise(read_sweep(tmp_path)).families
-    (parts,) = next(cell for cell in family.cells if cell.label == "horovod x2").lost
-    assert parts.computation == pytest.approx((97 - 95 / 2) / 150)
-    assert parts.total == pytest.approx(1 - 100 / 2 / 150)
+ROWS = {"patch": [32, 32]}
+SHARED = (
+    # Base, way of two devices, what its record has beside, what is lost, in ms of 150.
+    ({"global_batch": 8}, {"backend": "horovod", "num_replicas": 2}, {}, {}),
+    # 20 of the 30 ms of communication go into the exchange of borders.
+    (
+        ROWS,
+        {"backend": "multiworker", "split": [2, 1]},
+        {"split": [2, 1], "exchanging_seconds": [[0.126] * 3] * 2},
+        {"halo": 20, "communication": 10},
+    ),
+    # What is computed for halos.
+    (
+        {**ROWS, "global_batch": 2, "loss": "crossentropy"},
+        {"backend": "multiworker", "tiling": [2, 1], "num_replicas": 2},
+        {"tiling": {"redundancy": 1.5}},
+        {"halo": 97 - 97 / 1.5, "computation": 97 / 1.5 - 95 / 2},
+    ),
+)
 
 
-def test_of_shared_samples_a_device_counts_by_its_share_and_the_exchange_is_a_part(tmp_path):
-    study = make_study(
-        repeats=1,
-        base={"patch": [32, 32]},
-        grid={},
-        skip=[],
-        case=[{"backend": "single"}, {"backend": "multiworker", "split": [2, 1]}],
-    )
+@pytest.mark.parametrize(("base", "way", "more", "lost"), SHARED, ids=("strong", "split", "tiles"))
+def test_where_devices_share_work_each_counts_by_its_share(tmp_path, base, way, more, lost):
+    base = {"cores_per_replica": 1, **base}
+    case = [{"backend": "single"}, way]
+    study = make_study(repeats=1, base=base, grid={}, skip=[], case=case)
     for trial in write_sweep(tmp_path, study):
-        is_split = bool(trial.config.split)
-        table = record(TWO if is_split else ONE, 2 if is_split else 1)
-        if is_split:
-            # 20 of the 30 ms of communication go into the exchange.
-            exchanging = [[0.126] * 3, [0.126] * 3]
-            table |= {"split": [2, 1], "exchanging_seconds": exchanging}
+        is_alone = trial.config.backend == "single"
+        table = record(ONE, 1) if is_alone else record(TWO, 2) | more
         write_trial(tmp_path, trial, **table)
     (family,) = summarise(read_sweep(tmp_path)).families
     (parts,) = next(cell for cell in family.cells if not cell.is_baseline).lost
-    assert parts.halo == pytest.approx(20 / 150)
-    assert parts.communication == pytest.approx(10 / 150)
-    assert parts.computation == pytest.approx((97 - 95 / 2) / 150)
+    for name, milliseconds in ({"computation": 97 - 95 / 2} | lost).items():
+        assert getattr(parts, name) == pytest.approx(milliseconds / 150), name
     assert parts.total == pytest.approx(1 - 100 / 2 / 150)
-    assert lost_rows(family)[-1]["halo"] == "+0.133"
-
-
-def test_on_tiles_what_is_computed_for_halos_is_a_part(tmp_path):
-    study = make_study(
-        repeats=1,
-        base={"patch": [32, 32], "global_batch": 2, "loss": "crossentropy"},
-        grid={},
-        skip=[],
-        case=[
-            {"backend": "single"},
-            {"backend": "multiworker", "tiling": [2, 1], "num_replicas": 2},
-        ],
-    )
-    for trial in write_sweep(tmp_path, study):
-        is_tiled = bool(trial.config.tiling)
-        table = record(TWO if is_tiled else ONE, 2 if is_tiled else 1)
-        if is_tiled:
-            table["tiling"] = {"redundancy": 1.5}
-        write_trial(tmp_path, trial, **table)
-    (family,) = summarise(read_sweep(tmp_path)).families
-    (parts,) = next(cell for cell in family.cells if not cell.is_baseline).lost
-    assert parts.halo == pytest.approx((97 - 97 / 1.5) / 150)
-    assert parts.computation == pytest.approx((97 / 1.5 - 95 / 2) / 150)
-    assert parts.total == pytest.approx(1 - 100 / 2 / 150)
+    if "split" in more:
+        assert lost_rows(family)[-1]["halo"] == "+0.133"
 
 
 def test_of_stages_of_split_samples_each_exchange_and_each_wait_is_a_part(tmp_path):

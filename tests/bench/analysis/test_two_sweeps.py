@@ -33,18 +33,62 @@ def verdicts(change):
     return {cell.settings["backend"]: cell.verdict for cell in change.cells}
 
 
-def test_a_slower_backend_is_found_and_ends_with_its_code(tmp_path):
-    sweep(tmp_path / "a")
-    sweep(tmp_path / "b", speed={"mirrored": 0.9, "horovod": 0.8}, seed=50)
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b", 0.03)
-    assert verdicts(change) == {
-        "single": "within tolerance",
-        "mirrored": "within tolerance",
-        "horovod": "slower",
-    }
-    assert change.exit_code == exit_codes.SLOWER == 6
-    (slower,) = (cell for cell in change.cells if cell.verdict == "slower")
-    assert slower.ratio.low < 8 / 9 < slower.ratio.high
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A function that returns the folder of a sweep, which is written once for each speed."""
+    root, known = tmp_path_factory.mktemp("sweeps"), {}
+
+    def folder_of(speed=EVEN, **options):
+        key = repr((speed, options))
+        if key not in known:
+            known[key] = root / str(len(known))
+            sweep(known[key], speed=speed, **options)
+        return known[key]
+
+    return folder_of
+
+
+WITHIN, SLOWER, FASTER = "within tolerance", "slower", "faster"
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "horovod", "tolerance", "found", "code"),
+    [
+        (0.9, 0.8, 0.03, [WITHIN, WITHIN, SLOWER], exit_codes.SLOWER),
+        # The same change, which matters or does not.
+        (0.9, 0.88, 0.0, ["not distinguishable", "not distinguishable", SLOWER], exit_codes.SLOWER),
+        (0.9, 0.88, 0.05, [WITHIN] * 3, exit_codes.OK),
+        (0.99, 0.9, 0.01, [None, FASTER, None], exit_codes.OK),
+    ],
+)
+def test_a_backend_that_became_slower_ends_with_its_code(
+    mirrored, horovod, tolerance, found, code, written
+):
+    after = written({"mirrored": mirrored, "horovod": horovod}, seed=50)
+    change = compare_sweeps(written(), after, tolerance)
+    assert change.exit_code == code
+    assert exit_codes.SLOWER == 6
+    by_name = verdicts(change)
+    for backend, verdict in zip(("single", "mirrored", "horovod"), found, strict=True):
+        assert by_name[backend] == verdict or verdict is None
+    # Repeats of two sweeps are no pairs.
+    assert not any(cell.ratio.paired for cell in change.cells)
+    text = change_text(change)
+    lines = [line for line in text.splitlines() if line.startswith("backend=")]
+    assert len(lines) == 3
+    assert lines[2].startswith("backend=horovod num_replicas=2")
+    assert lines[2].endswith(by_name["horovod"])
+    assert f"tolerance {tolerance:.1%}" in text
+    if horovod == 0.8:
+        assert change.cells[2].ratio.low < 8 / 9 < change.cells[2].ratio.high
+
+
+def test_a_sweep_and_itself_are_not_distinguishable(written):
+    folder = written(noise=0.05)
+    change = compare_sweeps(folder, folder)
+    assert set(verdicts(change).values()) == {"not distinguishable"}
+    assert {cell.ratio.value for cell in change.cells} == {1.0}
+    assert change.exit_code == exit_codes.OK
 
 
 def test_folds_of_a_cell_are_its_repeats(tmp_path):
@@ -58,59 +102,25 @@ def test_folds_of_a_cell_are_its_repeats(tmp_path):
     assert cell.ratio.repeats == 3
 
 
-def test_a_change_within_the_tolerance_is_none(tmp_path):
-    sweep(tmp_path / "a")
-    sweep(tmp_path / "b", speed={"mirrored": 0.9, "horovod": 0.88}, seed=50)
-    assert verdicts(compare_sweeps(tmp_path / "a", tmp_path / "b"))["horovod"] == "slower"
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b", 0.05)
-    assert set(verdicts(change).values()) == {"within tolerance"}
-    assert change.exit_code == exit_codes.OK
-
-
-def test_faster_is_no_failure(tmp_path):
-    sweep(tmp_path / "a")
-    sweep(tmp_path / "b", speed={"mirrored": 0.99, "horovod": 0.9}, seed=50)
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b", 0.01)
-    assert verdicts(change)["mirrored"] == "faster"
-    assert change.exit_code == exit_codes.OK
-
-
-def test_a_sweep_and_itself_are_not_distinguishable(tmp_path):
-    sweep(tmp_path / "a", noise=0.05)
-    change = compare_sweeps(tmp_path / "a", tmp_path / "a")
-    assert set(verdicts(change).values()) == {"not distinguishable"}
-    assert {cell.ratio.value for cell in change.cells} == {1.0}
-    assert change.exit_code == exit_codes.OK
-
-
-def test_repeats_of_two_sweeps_are_no_pairs(tmp_path):
-    sweep(tmp_path / "a")
-    sweep(tmp_path / "b", seed=50)
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b")
-    assert not any(cell.ratio.paired for cell in change.cells)
-
-
 @pytest.mark.parametrize("lose", ["repeats", "all"])
-def test_a_cell_without_a_verdict_ends_with_its_code(tmp_path, lose):
-    sweep(tmp_path / "a")
+def test_a_cell_without_a_verdict_ends_with_its_code(tmp_path, lose, written):
     for trial in sweep(tmp_path / "b", seed=50):
         if trial.config.backend == "horovod" and (trial.repeat > 2 or lose == "all"):
             shutil.rmtree(tmp_path / "b" / trial.id)
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b", 0.05)
+    change = compare_sweeps(written(), tmp_path / "b", 0.05)
     assert verdicts(change)["horovod"] == "unknown"
     assert change.exit_code == exit_codes.CANNOT_TELL == 7
     assert "unknown" in change_text(change)
 
 
-def test_cells_of_one_sweep_only_are_named(tmp_path):
-    sweep(tmp_path / "a")
+def test_cells_of_one_sweep_only_are_named(tmp_path, written):
     sweep(tmp_path / "b", grid={**GRID, "backend": ["single", "horovod"]})
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b")
+    change = compare_sweeps(written(), tmp_path / "b")
     assert len(change.cells) == 2
-    assert change.unmatched == (f"Only {tmp_path / 'a'} has: backend=mirrored num_replicas=2.",)
+    assert change.unmatched == (f"Only {written()} has: backend=mirrored num_replicas=2.",)
     sweep(tmp_path / "c", grid={**GRID, "xla": [True]})
     with pytest.raises(ValueError, match="no cell with equal settings"):
-        compare_sweeps(tmp_path / "a", tmp_path / "c")
+        compare_sweeps(written(), tmp_path / "c")
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, 1.0])
@@ -119,25 +129,23 @@ def test_a_tolerance_that_cannot_be_is_refused(tmp_path, tolerance):
         compare_sweeps(tmp_path, tmp_path, tolerance)
 
 
-def test_another_machine_or_version_is_pointed_out(tmp_path):
-    sweep(tmp_path / "a")
+def test_another_machine_or_version_is_pointed_out(tmp_path, written):
     for trial in sweep(tmp_path / "b", seed=50):
         packages = {**ENVIRONMENT["packages"], "tensorflow": "2.21.0"}
         RunFolder(tmp_path / "b" / trial.id).write_env({**ENVIRONMENT, "packages": packages})
     measured = {"when": "before", "median_seconds": 0.0125, "spread": 0.03}
     write_atomic(tmp_path / "b" / "noise.json", json.dumps({"measurements": [measured]}))
-    first, packages, machine = compare_sweeps(tmp_path / "a", tmp_path / "b").doubts
+    first, packages, machine = compare_sweeps(written(), tmp_path / "b").doubts
     assert first.startswith("The sweeps ran one after the other")
     assert packages.startswith("packages.tensorflow differs between trials: 2.16.2 (18 trials)")
     assert machine.startswith("A fixed computation took 1.25 times as long")
 
 
-def test_sweep_that_counts_its_warm_up_is_pointed_out(tmp_path):
-    sweep(tmp_path / "a")
+def test_sweep_that_counts_its_warm_up_is_pointed_out(tmp_path, written):
     for trial in sweep(tmp_path / "b", seed=50):
         path = tmp_path / "b" / trial.id / "result.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "warm_up_steps": None}))
-    _, warm_up = compare_sweeps(tmp_path / "a", tmp_path / "b").doubts
+    _, warm_up = compare_sweeps(written(), tmp_path / "b").doubts
     assert "are older records" in warm_up
     assert len(compare_sweeps(tmp_path / "b", tmp_path / "b").doubts) == 1
     (doubt,) = (
@@ -148,22 +156,10 @@ def test_sweep_that_counts_its_warm_up_is_pointed_out(tmp_path):
     assert doubt.startswith("18 of 18 trials are older records")
 
 
-def test_programs_get_every_number(tmp_path):
-    sweep(tmp_path / "a")
+def test_programs_get_every_number(tmp_path, written):
     sweep(tmp_path / "b", repeats=2, seed=50)
-    change = compare_sweeps(tmp_path / "a", tmp_path / "b", 0.03)
+    change = compare_sweeps(written(), tmp_path / "b", 0.03)
     table = json.loads(json.dumps(change_json(change), allow_nan=False))
     assert (table["tolerance"], table["exit_code"]) == (0.03, exit_codes.CANNOT_TELL)
     assert table["cells"][0]["ratio_low"] is None
     assert table["cells"][0]["verdict"] == "unknown"
-
-
-def test_the_text_has_a_line_a_cell(tmp_path):
-    sweep(tmp_path / "a")
-    sweep(tmp_path / "b", speed={"mirrored": 0.9, "horovod": 0.8}, seed=50)
-    text = change_text(compare_sweeps(tmp_path / "a", tmp_path / "b", 0.03))
-    lines = [line for line in text.splitlines() if line.startswith("backend=")]
-    assert len(lines) == 3
-    assert lines[2].startswith("backend=horovod num_replicas=2")
-    assert lines[2].endswith("slower")
-    assert "tolerance 3.0%" in text

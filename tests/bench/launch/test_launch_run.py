@@ -1,5 +1,6 @@
 """The supervisor, with small programs instead of the worker: nothing of a run outlives it."""
 
+import signal
 import threading
 import time
 from pathlib import Path
@@ -11,23 +12,24 @@ from supervised import (
     MOST_SECONDS,
     STUBBORN,
     all_ready,
+    ended,
     marked,
+    ready,
     run,
-    supervisor,
     until,
 )
 
 from tfunet.bench.launch import supervisor as supervisor_module
 from tfunet.bench.launch.blame import blame
 from tfunet.bench.launch.launch_run import launch
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import WriteError
 from tfunet.record import RunFolder
 
 
 def test_run_is_over_when_all_have_ended_well(mark):
-    assert run("time.sleep(0.2 * index)") == Outcome(0)
+    assert run("time.sleep(0.2 * index)") == RunOutcome(0)
     assert RunFolder(Path("run")).read_failure() is None
     assert sorted(path.name for path in Path("run").iterdir()) == [
         "config.json",
@@ -57,7 +59,7 @@ def test_one_failing_process_ends_the_run_and_is_named(mark, end, code, how):
     assert time.monotonic() - begin < MOST_SECONDS
     # With SIGABRT ends one whose peer is gone; it is not lost itself.
     is_lost = how.startswith("was killed") and "SIGABRT" not in how
-    assert outcome == Outcome(code, f"process 1 of 2 {how}", 1, is_lost=is_lost)
+    assert outcome == RunOutcome(code, f"process 1 of 2 {how}", 1, is_lost=is_lost)
     failure = RunFolder(Path("run")).read_failure()
     assert failure == {"reason": outcome.reason, "exit_code": code, "process": 1}
 
@@ -71,7 +73,7 @@ def test_process_killed_from_outside_ends_the_run(mark):
     victim.kill()
     thread.join(MOST_SECONDS)
     reason = "process 1 of 2 was killed by SIGKILL, see log-1.txt"
-    assert outcomes == [Outcome(3, reason, 1, is_lost=True)]
+    assert outcomes == [RunOutcome(3, reason, 1, is_lost=True)]
 
 
 def place_of(process: psutil.Process) -> str:
@@ -183,7 +185,7 @@ def test_stopped_process_is_ended_too(mark):
 
 
 def test_children_of_a_process_that_ended_well_are_ended(mark):
-    assert run("subprocess.Popen(['sleep', '600'])") == Outcome(0)
+    assert run("subprocess.Popen(['sleep', '600'])") == RunOutcome(0)
 
 
 def test_half_written_file_of_a_killed_process_is_removed(mark):
@@ -217,14 +219,12 @@ def test_command_that_does_not_exist_is_named(mark):
 
 
 def test_second_supervisor_in_a_folder_is_refused(mark):
-    process = supervisor(BUSY)
-    until(all_ready)
+    process = ready(BUSY)
     with pytest.raises(ValueError, match=f"in use by process {process.pid} "):
         run("pass")
-    process.terminate()
-    process.communicate(timeout=MOST_SECONDS)
+    ended(process, signal.SIGTERM)
     assert process.returncode == 143
-    assert run("pass") == Outcome(0)
+    assert run("pass") == RunOutcome(0)
 
 
 def test_finished_run_is_not_run_again(mark):

@@ -11,10 +11,11 @@ import pytest
 from fake_sweeps import FAKE, quiet
 from paths import SUPPORT
 
-from tfunet.bench.launch import local_sweep as sweep_module
-from tfunet.bench.launch.local_sweep import duration, run_sweep, train_command
+from tfunet.bench.launch import one_trial
+from tfunet.bench.launch.local_sweep import run_sweep
+from tfunet.bench.launch.one_trial import train_command
 from tfunet.bench.launch.sweep_folder import set_aside
-from tfunet.bench.launch.time_left import TimeLeft
+from tfunet.bench.launch.time_left import TimeLeft, duration
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import read_study, study_from_dict
@@ -256,7 +257,7 @@ def test_a_signal_ends_the_trial_and_the_sweep_and_is_no_failure(harness, number
 
 
 def test_a_trial_that_ignores_the_signal_is_killed(harness, monkeypatch):
-    monkeypatch.setattr(sweep_module, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(one_trial, "GRACE_SECONDS", 0.3)
     thread = when_it_runs(harness.folder, lambda process: os.kill(os.getpid(), signal.SIGINT))
     assert harness.run("deaf") == 130
     thread.join()

@@ -14,7 +14,9 @@ from supervised import (
     PRELUDE,
     STUBBORN,
     all_ready,
+    ended,
     marked,
+    ready,
     run,
     supervisor,
     until,
@@ -23,7 +25,7 @@ from supervised import (
 from tfunet.bench.launch import supervisor as supervisor_module
 from tfunet.bench.launch.child_process import SAME_SECONDS, signals_noted
 from tfunet.bench.launch.processes_to_start import plan_processes
-from tfunet.bench.launch.supervisor import Outcome
+from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
 from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.record import RunFolder
@@ -34,10 +36,8 @@ from tfunet.record import RunFolder
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)],
 )
 def test_signal_to_the_supervisor_ends_everything(mark, number, code):
-    process = supervisor(BUSY)
-    until(all_ready)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=MOST_SECONDS)
+    process = ready(BUSY)
+    errors = ended(process, number)
     assert process.returncode == code
     reason = f"interrupted by {number.name}"
     first, second = errors.splitlines()
@@ -52,12 +52,10 @@ def test_signal_to_the_supervisor_ends_everything(mark, number, code):
 
 
 def test_killed_supervisor_leaves_no_process(mark):
-    process = supervisor(STUBBORN)
-    until(all_ready)
+    process = ready(STUBBORN)
     # The supervisor, its guard, two processes and a child of each.
     assert len(marked(mark)) == 6
-    process.kill()
-    process.communicate(timeout=MOST_SECONDS)
+    ended(process, signal.SIGKILL)
     until(lambda: marked(mark) == [])
 
 
@@ -65,8 +63,7 @@ def test_signal_while_starting_ends_everything(mark):
     process = supervisor(BUSY)
     # The first thing that the supervisor does once it takes signals; nothing is started yet.
     until(Path("run/.lock").exists)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=MOST_SECONDS)
+    ended(process, signal.SIGINT)
     assert process.returncode == 130
     assert marked(mark) == []
 
@@ -80,14 +77,12 @@ def test_a_signal_that_is_passed_on_is_no_second_one():
 
 
 def test_second_ctrl_c_does_not_wait(mark):
-    process = supervisor(STUBBORN, grace_seconds=600)
-    until(all_ready)
+    process = ready(STUBBORN, grace_seconds=600)
     process.send_signal(signal.SIGINT)
     until(lambda: Path("told-0").exists() and Path("told-1").exists())
     assert process.poll() is None
     time.sleep(2 * SAME_SECONDS)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=MOST_SECONDS)
+    ended(process, signal.SIGINT)
     assert process.returncode == 130
     assert marked(mark) == []
 
@@ -124,10 +119,8 @@ while True:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_run_that_trains_is_saved_before_it_ends(mark, number, code):
-    process = supervisor(TRAINING)
-    until(all_ready)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=MOST_SECONDS)
+    process = ready(TRAINING)
+    errors = ended(process, number)
     assert process.returncode == code, errors
     name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
     first, reason, last = errors.splitlines()
@@ -146,15 +139,13 @@ def test_run_that_trains_is_saved_before_it_ends(mark, number, code):
 
 def test_second_ctrl_c_does_not_wait_for_a_long_step(mark):
     Path("long").touch()
-    process = supervisor(TRAINING, grace_seconds=600)
-    until(all_ready)
+    process = ready(TRAINING, grace_seconds=600)
     process.send_signal(signal.SIGINT)
     line = process.stderr.readline()
     assert "A second Ctrl-C ends it at once, without the steps since its last checkpoint." in line
     assert process.poll() is None
     time.sleep(2 * SAME_SECONDS)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=MOST_SECONDS)
+    errors = ended(process, signal.SIGINT)
     assert process.returncode == 130, errors
     assert "This run has no checkpoint yet" in errors
     assert marked(mark) == []
@@ -162,10 +153,8 @@ def test_second_ctrl_c_does_not_wait_for_a_long_step(mark):
 
 def test_trial_of_a_sweep_is_not_saved(mark, monkeypatch):
     monkeypatch.setenv(TRIAL_VARIABLE, "1")
-    process = supervisor(TRAINING)
-    until(all_ready)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=MOST_SECONDS)
+    process = ready(TRAINING)
+    errors = ended(process, signal.SIGINT)
     assert process.returncode == 130
     assert "saved" not in errors
     assert not Path("run/checkpoint.npz").exists()
@@ -177,10 +166,8 @@ def test_trial_of_a_sweep_is_not_saved(mark, monkeypatch):
 def test_what_happens_instead_of_saving_is_said(mark, end, code):
     # A disk that is full, a process that dies, and a run that was at its end.
     program = TRAINING.replace("        if chief:\n", f"        {end}\n        if chief:\n")
-    process = supervisor(program)
-    until(all_ready)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=MOST_SECONDS)
+    process = ready(program)
+    errors = ended(process, signal.SIGINT)
     said = {5: "ended with exit code 5", 3: "was killed by SIGKILL", 0: "The run was at its end"}
     assert said[code] in errors
     # If the run is complete, the signal ends what the caller does next.
@@ -215,18 +202,16 @@ def test_a_step_that_takes_long_is_waited_for_and_named(mark, monkeypatch):
     command = [sys.executable, "-c", PRELUDE + program]
     outcome = run.run(plan_processes(config, [0, 1]), command)
     interrupter.join()
-    assert outcome == Outcome(143, "interrupted by SIGTERM")
+    assert outcome == RunOutcome(143, "interrupted by SIGTERM")
     assert "tfunet: Saved after step" in said[-1]
 
 
 def test_ctrl_c_of_a_terminal_reaches_only_the_supervisor(mark):
-    process = supervisor(BUSY)
-    until(all_ready)
+    process = ready(BUSY)
     # A terminal signals the process group in its foreground.
     others = [found for found in marked(mark) if found.pid != process.pid]
     assert os.getpgid(process.pid) not in {os.getpgid(other.pid) for other in others}
-    process.terminate()
-    process.communicate(timeout=MOST_SECONDS)
+    ended(process, signal.SIGTERM)
 
 
 def test_handlers_are_put_back(mark):
@@ -247,4 +232,4 @@ def test_launch_works_in_a_thread(mark):
     thread = threading.Thread(target=lambda: outcomes.append(run("pass")))
     thread.start()
     thread.join(MOST_SECONDS)
-    assert outcomes == [Outcome(0)]
+    assert outcomes == [RunOutcome(0)]

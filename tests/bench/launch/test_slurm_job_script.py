@@ -8,7 +8,7 @@ import pytest
 from tfunet import exit_codes
 from tfunet.bench.launch.slurm_job_script import (
     MOST_IN_ARRAY,
-    Job,
+    ArrayJob,
     Shape,
     job_script,
     jobs_of,
@@ -88,7 +88,7 @@ def test_a_script_says_all_that_sbatch_and_srun_need():
         srun=("--mpi=pmix",),
     )
     shape = Shape(nodes=2, tasks=8, tasks_per_node=4, cpus_per_task=6, gpus_per_node=4)
-    text = script(Job(shape=shape, trials=("a", "b")), slurm)
+    text = script(ArrayJob(shape=shape, trials=("a", "b")), slurm)
     options = [line[8:] for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert options[:2] == ["--job-name=tfunet-mine", "--array=0-1%4"]
     for option in ("--partition=gpu", "--account=lab", "--constraint=a100", "--time=2:00:00"):
@@ -110,7 +110,7 @@ def test_a_script_runs_the_trial_of_its_array_index(tmp_path):
     path = tmp_path / "a b/slurm/001-1n1t1c.sh"
     path.parent.mkdir(parents=True)
     text = job_script(
-        Job(shape=ONE, trials=("first", "it's")),
+        ArrayJob(shape=ONE, trials=("first", "it's")),
         Slurm(),
         study="mine",
         path=path,

@@ -14,7 +14,7 @@ from synthetic_sweep import make_study, write_sweep
 from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.sweep_summary import summarise
 from tfunet.bench.notebooks.case_pictures import (
-    ShownCase,
+    PredictedCase,
     dice_of,
     draw_case,
     open_data,
@@ -158,7 +158,7 @@ def test_a_generated_image_becomes_a_file(tmp_path, data, size, shape):
 
 MASK = np.array([[0, 0, 1, 1], [2, 2, 0, 1]], np.uint8)
 PREDICTED = np.array([[0, 1, 1, 0], [2, 1, 0, 1]], np.uint8)
-CASE = ShownCase(
+CASE = PredictedCase(
     case_id="a <b>",
     files="a.png",
     pixel_size=None,

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import browser
 import numpy as np
@@ -460,18 +459,6 @@ def test_nothing_slow_is_imported_before_it_is_needed(program, forbidden):
     code = f"import sys, {program}; print([n for n in {names!r} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_ten_thousand_trials_have_a_status_in_seconds(tmp_path):
-    rates = [number / 1000 for number in range(1, 1251)]
-    study = make_study(repeats=8, grid={"backend": ["single"], "learning_rate": rates})
-    trials = write_sweep(tmp_path, study, write=lambda trial: False)
-    assert len(trials) == 10_000
-    from tfunet.bench.launch.sweep_status import status
-
-    since = time.process_time()
-    assert status(tmp_path)["counts"]["waiting"] == 10_000
-    assert time.process_time() - since < 60  # If it grew with their square, it would be hours.
 
 
 def test_dollar_signs_in_names_are_no_formulas(tmp_path):

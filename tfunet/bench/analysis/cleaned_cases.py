@@ -15,7 +15,7 @@ MIN_VOXELS = (10, 30, 100, 300, 1000, 3000)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ComparedCase:
     """A prediction against its mask, component by component.
 
     Args:
@@ -45,7 +45,7 @@ class Case:
 
 def compare(
     labels: np.ndarray, mask: np.ndarray, regions: Sequence[Sequence[int]], num_classes: int
-) -> Case:
+) -> ComparedCase:
     """Return a prediction against its mask. Needs scipy.
 
     Args:
@@ -64,12 +64,12 @@ def compare(
         ]
         hits[label] = np.stack(inside, -1) * members[label]
     voxels = np.array([each.sum() for each in truth])
-    return Case(truth=voxels, sizes=sizes, hits=hits, members=members)
+    return ComparedCase(truth=voxels, sizes=sizes, hits=hits, members=members)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class Removal:
     """What removing components of a label was worth over all cases."""
 
     label: int
@@ -80,7 +80,7 @@ class Trial:
     is_kept: bool
 
 
-def mean_dice(cases: Sequence[Case], cleaning: Cleaning) -> np.ndarray:
+def mean_dice(cases: Sequence[ComparedCase], cleaning: Cleaning) -> np.ndarray:
     """Return (cases, regions)."""
     return np.stack([case.dice(cleaning) for case in cases])
 
@@ -90,14 +90,14 @@ def paired(new: np.ndarray, old: np.ndarray) -> Estimate:
     return difference(*(dict(enumerate(each.mean(-1).tolist())) for each in (new, old)))
 
 
-def choose_cleaning(cases: Sequence[Case]) -> tuple[Cleaning, list[Trial]]:
+def choose_cleaning(cases: Sequence[ComparedCase]) -> tuple[Cleaning, list[Removal]]:
     """Return the removals that help, and what each was worth.
 
     A removal helps if the interval of its gain in mean Dice is above 0, and no region has a lower
     mean. Labels are taken one after the other.
     """
     chosen = Cleaning()
-    trials: list[Trial] = []
+    trials: list[Removal] = []
     for label in cases[0].sizes:
         before = mean_dice(cases, chosen)
         options: list[tuple[str, Cleaning]] = [
@@ -113,7 +113,7 @@ def choose_cleaning(cases: Sequence[Case]) -> tuple[Cleaning, list[Trial]]:
             gain = paired(after, before)
             changes = after.mean(-1) - before.mean(-1)
             trials.append(
-                Trial(
+                Removal(
                     label=label,
                     rule=rule,
                     gain=gain,

@@ -2,24 +2,25 @@
 for reading cases.csv.
 """
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
-from tfunet.bench.analysis.case_dice import dice_by_case, truth_by_case
-from tfunet.bench.analysis.case_metric_means import by_case, by_repeat, metric_names
-from tfunet.bench.analysis.confidence_intervals import (
-    Estimate,
-    adjusted_p_values,
-    difference,
-    mean,
+from tfunet.bench.analysis.case_dice import truth_by_case
+from tfunet.bench.analysis.case_metric_means import metric_names
+from tfunet.bench.analysis.configuration_scores import (
+    DATASET_IOU,
+    SPEED,
+    Score,
+    judged,
+    main_score,
+    mean_by_repeat,
+    rank_key,
+    scores_of_cells,
+    values_by_repeat,
 )
 from tfunet.bench.analysis.study_cell import Cell
-from tfunet.bench.analysis.sweep_summary import Family
-from tfunet.bench.records.ways_of_training import by_repeat as trials_by_repeat
+from tfunet.bench.analysis.sweep_summary import Family, differing_keys
 from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 
 # Settings that change neither the network nor its training; ways of training have a name of their
@@ -27,34 +28,6 @@ from tfunet.config.keys import MAY_CHANGE, WAY, describe, flat, show
 NEUTRAL = frozenset((*MAY_CHANGE, *WAY, "swap", "metrics", "seed", "fold"))
 # Settings that change no score, and whose speed a study may compare.
 OF_SPEED = ("swap", "swap_host", "swap_disk", "cpu_memory", "gpu_memory", "cores_per_replica")
-# The mean over several regions.
-MEAN = "mean"
-# The score of all validation cases together; its mean over regions is the mIoU.
-DATASET_IOU = "dataset IoU"
-# The mean absolute error of a predicted number, of which less is better.
-ERROR = "MAE"
-SPEED = "images/s"
-# More cells are compared with the best one only.
-MOST_PAIRED = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """A metric of a region, or the mean of the main one over regions.
-
-    Args:
-        mean: Over the repeats.
-        from_best: The difference from the best configuration; None for the best itself.
-        adjusted_p: p-value of `from_best`, adjusted for all pairs of configurations, or None.
-        from_best_over_cases: The same as `from_best`, over the cases instead of the repeats.
-    """
-
-    metric: str
-    region: str
-    mean: Estimate
-    from_best: Estimate | None = None
-    adjusted_p: float | None = None
-    from_best_over_cases: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +117,7 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
             levels = [
                 (
                     complete[0][value],
-                    _mean_by_repeat(
+                    mean_by_repeat(
                         [
                             values_by_repeat(block[value].cell, main.metric, main.region)
                             for block in complete
@@ -154,9 +127,9 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
                 for value in values
             ]
             if all(repeats for _, repeats in levels):
-                levels.sort(key=lambda level: _rank_key(main.metric, level[1]))
+                levels.sort(key=lambda level: rank_key(main.metric, level[1]))
                 found.append((" and ".join(keys), levels))
-    judged = _judged([[repeats for _, repeats in levels] for _, levels in found])
+    compared = judged([[repeats for _, repeats in levels] for _, levels in found])
     return [
         Ranking(
             shared=ranking.shared,
@@ -169,7 +142,7 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
             num_cases=ranking.num_cases,
             setting=setting,
         )
-        for (setting, levels), scores in zip(found, judged, strict=True)
+        for (setting, levels), scores in zip(found, compared, strict=True)
     ]
 
 
@@ -187,8 +160,8 @@ def speed_ranking(families: Sequence[Family]) -> Ranking | None:
     shared, chosen = max(groups.values(), key=lambda group: len(group[1]), default=({}, {}))
     if len(chosen) < 2:
         return None
-    members = sorted(chosen.values(), key=lambda each: _rank_key(SPEED, each.cell.speeds))
-    (scores,) = _judged([[each.cell.speeds for each in members]])
+    members = sorted(chosen.values(), key=lambda each: rank_key(SPEED, each.cell.speeds))
+    (scores,) = judged([[each.cell.speeds for each in members]])
     return Ranking(
         shared=shared,
         configurations=tuple(
@@ -208,16 +181,6 @@ def changing_together(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         shown = [show(row.get(key)) for row in rows]
         keys.setdefault(tuple(map(shown.index, shown)), []).append(key)
     return list(keys.values())
-
-
-def _mean_by_repeat(several: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    common = set.intersection(*(set(repeats) for repeats in several))
-    return {number: fmean(repeats[number] for repeats in several) for number in sorted(common)}
-
-
-def _rank_key(metric: str, repeats: Mapping[int, float]) -> float:
-    """Return what sorts the best first."""
-    return mean(repeats).value * (1 if metric == ERROR else -1)
 
 
 def _chosen(families: Sequence[Family]) -> Iterator[tuple[Family, Cell]]:
@@ -250,11 +213,7 @@ def _settings(family: Family, cell: Cell) -> dict[str, Any]:
 
 def _differing(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return of each row what is not the same in all; of runs that no study planned, the names."""
-    keys = [
-        key
-        for key in dict.fromkeys(key for row in rows for key in row)
-        if len({show(row.get(key)) for row in rows}) > 1
-    ]
+    keys = differing_keys(rows)
     keys = ["run"] if "run" in keys else keys
     return [{key: row.get(key) for key in keys} for row in rows]
 
@@ -269,7 +228,7 @@ def _rank(
 ) -> Ranking:
     regions = members[0].cell.regions or members[0].cell.targets
     main = first, _ = main_score([each.cell for each in members])
-    members = sorted(members, key=lambda each: _rank_key(first, values_by_repeat(each.cell, *main)))
+    members = sorted(members, key=lambda each: rank_key(first, values_by_repeat(each.cell, *main)))
     # In what all agree is said once, above them.
     own = _differing([each.settings for each in members])
     metrics = dict.fromkeys(
@@ -284,7 +243,9 @@ def _rank(
     scores: list[list[Score]] = [[] for _ in members]
     # That by which they are ranked, and all else, answer different questions.
     for questions in ([main], others):
-        for several, row in zip(_scores([m.cell for m in members], questions), scores, strict=True):
+        for several, row in zip(
+            scores_of_cells([m.cell for m in members], questions), scores, strict=True
+        ):
             row += several
     return Ranking(
         shared={k: v for k, v in members[0].settings.items() if k not in own[0]},
@@ -295,116 +256,3 @@ def _rank(
         label=label,
         num_cases=len({case for truth in masks.values() for case in truth}),
     )
-
-
-def _scores(cells: Sequence[Cell], questions: Sequence[tuple[str, str]]) -> Iterator[list[Score]]:
-    """Yield the scores of each cell; p-values are adjusted for all questions and pairs of cells.
-
-    Pairs without the best count too, because the best is only known afterwards. With many cells
-    they are only counted, which makes p-values no smaller: the pairs grow with the square.
-    """
-    judged = _judged(
-        [[values_by_repeat(cell, *question) for cell in cells] for question in questions]
-    )
-    for at, cell in enumerate(cells):
-        yield [
-            replace(
-                score,
-                metric=metric,
-                region=region,
-                from_best_over_cases=_over_cases(cell, cells[0], metric, region) if at else None,
-            )
-            for (metric, region), scores in zip(questions, judged, strict=True)
-            if (score := scores[at]) is not None
-        ]
-
-
-def _judged(values: Sequence[Sequence[Mapping[int, float]]]) -> list[list[Score | None]]:
-    """Return the scores of each question, from the values by repeat of its members, the best first;
-    None for a member without values.
-    """
-    estimates: dict[tuple[int, int, int], Estimate] = {}
-    num_left_out = 0
-    for number, members in enumerate(values):
-        is_many = len(members) > MOST_PAIRED
-        of_best = [(0, at) for at in range(1, len(members))]
-        pairs = of_best if is_many else list(itertools.combinations(range(len(members)), 2))
-        num_left_out += math.comb(len(members), 2) - len(pairs)
-        estimates |= {
-            (number, upper, lower): difference(members[lower], members[upper])
-            for upper, lower in pairs
-            if members[lower] and members[upper]
-        }
-    adjusted = adjusted_p_values(list(estimates.values()), num_others=num_left_out)
-    p_values = dict(zip(estimates, adjusted, strict=True))
-    return [
-        [
-            Score(
-                metric="",
-                region="",
-                mean=mean(repeats),
-                from_best=estimates.get((number, 0, at)),
-                adjusted_p=p_values.get((number, 0, at)),
-            )
-            if repeats
-            else None
-            for at, repeats in enumerate(members)
-        ]
-        for number, members in enumerate(values)
-    ]
-
-
-def main_score(cells: Sequence[Cell]) -> tuple[str, str]:
-    """Return the score by which cells are ranked, and its region or target: Dice, or the dataset
-    IoU if all runs show it; of numbers the error of the first.
-    """
-    regions = cells[0].regions
-    if not regions:
-        return ERROR, next(iter(cells[0].targets), "")
-    region = MEAN if len(regions) > 1 else regions[0]
-    wanted = all(trial.config.epoch_score == "dataset_iou" for cell in cells for trial in cell.done)
-    is_known = all(result.dataset_iou for cell in cells for result in cell.results)
-    return DATASET_IOU if wanted and is_known else "Dice", region
-
-
-def values_by_repeat(cell: Cell, metric: str, region: str) -> dict[int, float]:
-    """Return a score of each repeat that has it, or the speed."""
-    if metric == SPEED:
-        return cell.speeds
-    if metric == DATASET_IOU:
-        return trials_by_repeat(
-            cell.done,
-            lambda result: result.miou if region == MEAN else result.dataset_iou.get(region),
-        )
-    if metric == ERROR:
-        return trials_by_repeat(cell.done, lambda result: result.mae.get(region))
-    if region == MEAN:
-        return trials_by_repeat(cell.done, lambda result: result.mean_dice)
-    return by_repeat(cell, metric, region)
-
-
-def _over_cases(cell: Cell, best: Cell, metric: str, region: str) -> Estimate | None:
-    """Return the difference over cases, each with its mean over the runs that validated it.
-
-    A score of all cases together has none, nor has an error.
-    """
-    if metric in (DATASET_IOU, ERROR):
-        return None
-    own, others = (_cases(each, metric, region) for each in (cell, best))
-    return difference(own, others) if own and others else None
-
-
-def _cases(cell: Cell, metric: str, region: str) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for trial in cell.done:
-        if metric != "Dice":
-            of_run = by_case(trial.folder, metric, region)
-        else:
-            of_run = {
-                case: fmean(dice.values()) if region == MEAN else dice[region]
-                for case, dice in dice_by_case(trial.folder).items()
-                if region in (MEAN, *dice)
-            }
-        for case, value in of_run.items():
-            values.setdefault(case, []).append(value)
-    return {case: fmean(several) for case, several in values.items()}

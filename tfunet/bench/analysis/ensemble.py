@@ -15,7 +15,7 @@ FEWEST_FOR_IMPORTANCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class ScoredTrial:
     """A trial of an ensemble with its settings, and its score.
 
     The trials of a cross-validation are one: the trial is the first of them, the score their mean.
@@ -38,11 +38,11 @@ class Ensemble:
     columns: tuple[str, ...]
     objective: str
     direction: str
-    scored: tuple[Scored, ...]
+    scored: tuple[ScoredTrial, ...]
     num_trials: int
 
     @property
-    def best(self) -> Scored | None:
+    def best(self) -> ScoredTrial | None:
         """The trial with the best score."""
         return self.scored[0] if self.scored else None
 
@@ -66,7 +66,7 @@ def ensemble_of(sweep: SweepRecord) -> Ensemble | None:
         if len(known) == len(group):  # Some folds are easier than others.
             settings = flat(vars(group[0].config))
             values = {column: settings.get(column) for column in columns}
-            scored.append(Scored(trial=group[0], values=values, score=fmean(known)))
+            scored.append(ScoredTrial(trial=group[0], values=values, score=fmean(known)))
     sign = -1 if direction == "maximize" else 1
     return Ensemble(
         columns=columns,

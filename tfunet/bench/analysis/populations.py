@@ -143,7 +143,7 @@ class Population:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PopulationsCompared:
     """The populations of a cell, compared with independent runs.
 
     Args:
@@ -159,7 +159,9 @@ class Comparison:
     ratios: Mapping[str, Estimate | None]
 
 
-def compare(populations: Sequence[Population], dice: float | None = None) -> list[Comparison]:
+def compare(
+    populations: Sequence[Population], dice: float | None = None
+) -> list[PopulationsCompared]:
     """Compare each cell's populations with independent runs: the best Dice, and the cost of `dice`.
 
     The cost counts only populations that reached it.
@@ -181,7 +183,7 @@ def compare(populations: Sequence[Population], dice: float | None = None) -> lis
     ]
     adjusted = adjusted_p_values(differences)
     return [
-        Comparison(
+        PopulationsCompared(
             label=label,
             populations=tuple(members),
             difference=estimate,

@@ -1,4 +1,16 @@
-"""Sorts the trials of a sweep into families of cells, and compares the cells. Pure."""
+"""Sorts the trials of a sweep into families of cells, and compares the cells. Pure.
+
+A study of two backends, 1 and 2 replicas, batches of 4 and 8 a replica and three repeats:
+
+    family "replica_batch=4"       family "replica_batch=8"
+    cell           repeats         cell           repeats
+    single  x1     1 2 3           single  x1     1 2 3      the baseline
+    horovod x2     1 2 3           horovod x2     1 2 3  --> speed-up, paired by repeat
+    mirrored x2    1 2 3           mirrored x2    1 2 3
+       |                              |
+       +--> comparison of horovod and mirrored, of as many replicas
+            p-values are adjusted over the comparisons of all families
+"""
 
 import itertools
 from collections import Counter
@@ -38,7 +50,7 @@ MOST_RUNS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class SpeedComparison:
     """How many times as fast `upper` is as `lower`, both with the same number of replicas.
 
     `adjusted_p` is the p-value of `ratio`, adjusted for all comparisons of speeds, or None.
@@ -69,7 +81,7 @@ class Family:
     settings: Mapping[str, Any]
     cells: tuple[Cell, ...]
     baseline: str | None
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[SpeedComparison, ...]
     runs: tuple[str, ...] = ()  # The names of its runs, where no study planned them.
 
     @property
@@ -107,7 +119,7 @@ class Family:
         return list(by_way.values())
 
     @property
-    def main_comparisons(self) -> list[Comparison]:
+    def main_comparisons(self) -> list[SpeedComparison]:
         """The comparisons to show: of many ways, only those with the fastest one."""
         shown = []
         for _, group in itertools.groupby(self.comparisons, lambda pair: pair.upper.num_replicas):
@@ -204,15 +216,17 @@ def families_of(trials: Sequence[TrialRecord]) -> list[Family]:
             for key in keys or [_key(trial, trial.scaling)]:
                 groups.setdefault(key, []).append(trial)
     rows = [_family_settings(members[0], key[1]) for key, members in groups.items()]
-    differing = [
-        key
-        for key in dict.fromkeys(key for row in rows for key in row)
-        if len({show(row.get(key)) for row in rows}) > 1
-    ]
+    differing = differing_keys(rows)
     return [
         _family(members, scaling, {key: row.get(key) for key in differing})
         for ((_, scaling, _), members), row in zip(groups.items(), rows, strict=True)
     ]
+
+
+def differing_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values are not shown the same in all rows."""
+    every = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in every if len({show(row.get(key)) for row in rows}) > 1]
 
 
 def _names_of_runs(family: Family) -> tuple[str, ...]:
@@ -297,7 +311,7 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
     )
 
 
-def _compare(cells: Sequence[Cell]) -> list[Comparison]:
+def _compare(cells: Sequence[Cell]) -> list[SpeedComparison]:
     ranked = sorted(cells, key=_median_speed, reverse=True)
     comparisons = []
     for upper, lower in itertools.combinations(ranked, 2):
@@ -306,7 +320,7 @@ def _compare(cells: Sequence[Cell]) -> list[Comparison]:
             # Medians and paired repeats can rank two cells differently.
             if times.value < 1 and (turned := speed_ratio(lower.trials, upper.trials)) is not None:
                 upper, lower, times = lower, upper, turned
-            comparisons.append(Comparison(upper=upper, lower=lower, ratio=times))
+            comparisons.append(SpeedComparison(upper=upper, lower=lower, ratio=times))
     return comparisons
 
 

@@ -15,6 +15,7 @@ from typing import IO, Any, final
 
 import psutil
 
+from tfunet import exit_codes
 from tfunet.process.watchdog import STACKS_SIGNAL, VARIABLE
 
 CHILD = Path(__file__).with_name("exec_on_cores.py")
@@ -159,3 +160,9 @@ def signals_noted() -> Iterator[list[int]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def exit_code_of(noted: Sequence[int]) -> int:
+    """Return the exit code of what was ended by the first of these signals."""
+    ctrl_c = noted[0] == signal.SIGINT
+    return exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED

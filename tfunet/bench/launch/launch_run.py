@@ -9,8 +9,8 @@ from pathlib import Path
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
 from tfunet.bench.launch.private_network import private_network
-from tfunet.bench.launch.processes_to_start import fewer, plan_processes
-from tfunet.bench.launch.supervisor import Outcome, Supervisor
+from tfunet.bench.launch.processes_to_start import ProcessPlan, fewer, plan_processes
+from tfunet.bench.launch.supervisor import RunOutcome, Supervisor
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import usable_cores
 from tfunet.machine.doctor import check_installed
@@ -27,7 +27,7 @@ def launch(
     command: Sequence[str] | None = None,
     verbose: bool = False,
     grace_seconds: float = GRACE_SECONDS,
-) -> Outcome:
+) -> RunOutcome:
     """Run `config` in `folder` with as many processes as its backend needs, until all have ended.
 
     Each process runs `command`, by default the worker on this folder. The terminal shows the output
@@ -37,18 +37,12 @@ def launch(
 
     Before any process is started, ValueError says that the run is impossible (too many replicas; a
     backend that is not installed; a folder in use, finished, or of other settings) and
-    WriteError that files cannot be written. Afterwards the Outcome tells. In the main thread,
+    WriteError that files cannot be written. Afterwards the outcome tells. In the main thread,
     SIGINT, SIGTERM and SIGHUP end the run. If it has taken a step, and is no trial of a sweep, it
     is saved after the step that it is in. A second signal ends it at once. Processes have
     `grace_seconds` to end. In other threads, signals are left to the caller.
     """
-    check_installed(config.backend)
-    plans = plan_processes(config, usable_cores())
-    if config.elastic and len(plans) == 1:
-        raise ValueError(
-            f"elastic goes on with the processes that are left, but this run of the backend "
-            f"{config.backend!r} has only one. Leave elastic out: the same command resumes a run."
-        )
+    plans = _plans(config)
     run_folder = RunFolder(folder)
     worker = [sys.executable, "-m", "tfunet.worker", str(folder)]
     run_folder.create()
@@ -81,3 +75,15 @@ def launch(
         # The signal came too late to end this run: it ends what the caller does next.
         signal.raise_signal(noted[0])
     return outcome
+
+
+def _plans(config: RunConfig) -> list[ProcessPlan]:
+    """Return the processes of a run; ValueError if it is impossible here."""
+    check_installed(config.backend)
+    plans = plan_processes(config, usable_cores())
+    if config.elastic and len(plans) == 1:
+        raise ValueError(
+            f"elastic goes on with the processes that are left, but this run of the backend "
+            f"{config.backend!r} has only one. Leave elastic out: the same command resumes a run."
+        )
+    return plans

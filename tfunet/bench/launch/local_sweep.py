@@ -1,24 +1,25 @@
 """Runs a study's trials one after the other, each in a fresh process; can be resumed."""
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tfunet import exit_codes
-from tfunet.bench.launch.child_process import CHILD, signals_noted
-from tfunet.bench.launch.population_trials import goes_on, run_population, together
-from tfunet.bench.launch.process_output import LOG_BYTES
-from tfunet.bench.launch.slurm_queue import queued_trials
-from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
-from tfunet.bench.launch.time_left import TimeLeft
+from tfunet.bench.launch.child_process import exit_code_of, signals_noted
+from tfunet.bench.launch.one_trial import (
+    first_exit_code,
+    run_trial,
+    train_command,
+    trial_line,
+)
+from tfunet.bench.launch.population_trials import run_population, together
+from tfunet.bench.launch.search_sweep import run_search
+from tfunet.bench.launch.slurm_queue import check_none_queued
+from tfunet.bench.launch.sweep_folder import adopted, give_up, write_plan
+from tfunet.bench.launch.time_left import TimeLeft, duration
 from tfunet.bench.records.sweep_record import (
     SweepRecord,
     TrialRecord,
@@ -28,33 +29,20 @@ from tfunet.bench.records.sweep_record import (
 from tfunet.bench.study.hopeless import HopelessRule, Rivals
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import Study
-from tfunet.bench.study.toml_writer import config_toml
 from tfunet.bench.study.trial_plan import plan_trials
 from tfunet.config.tournament import read_tournament
 from tfunet.files.atomic import write_atomic, writing
-from tfunet.files.regular import open_regular, read_end
 from tfunet.files.typed import RecordError, read_json
-from tfunet.machine.cores import usable_cores
 from tfunet.process.launcher_variables import check_alone
-from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
-# Time between the signal and SIGKILL: a run needs some seconds to end its processes.
-GRACE_SECONDS = 20.0
-TICK_SECONDS = 0.2
 # Hopeless trials are judged anew: other trials may have changed.
 NOT_DONE = ("waiting", "interrupted", "failed", "hopeless")
 FIRST = (
     "First a fixed computation is timed, to see how steady this machine is. A trial loads "
     "TensorFlow, trains, and has a line here once it has ended."
 )
-
-
-def train_command(folder: Path) -> list[str]:
-    """Return the command that runs the trial whose config.toml lies in `folder`."""
-    config = str(folder / "config.toml")
-    return [sys.executable, "-m", "tfunet", "train", "--config", config, "--out", str(folder)]
 
 
 def say_now(line: str) -> None:
@@ -93,16 +81,10 @@ def run_sweep(
     """
     check_alone(os.environ, "run the whole sweep")
     if study.search is not None:
-        from tfunet.bench.launch.search_sweep import run_search
-
         return run_search(study, folder, command=command, refuses=refuses, say=say)
     planned = plan_trials(study, num_cores)
     root = Path(folder)
-    if queued := queued_trials(root):
-        raise ValueError(
-            f"{root} has {len(queued)} trials in SLURM's queue. Wait for them (tfunet sweep wait), "
-            "cancel them (tfunet sweep cancel), or choose another folder."
-        )
+    check_none_queued(root)
     RunFolder(root).create()
     with RunFolder(root).locked(), signals_noted() as noted:
         # A killed sweep leaves it behind; the lock says that no other sweep runs here.
@@ -129,19 +111,12 @@ def run_sweep(
             _judge_again(root, study.hopeless)
         if noted:
             say("Ended by a signal. Run the same command to go on.")
-            return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
+            return exit_code_of(noted)
         if todo:
             note_noise(root, "after", noise)
         return first_exit_code(
             trial for trial in read_sweep(root).trials if trial.state == "failed"
         )
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in a readable unit: "45 s", "12 min", "3.5 h"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _run_trials(
@@ -188,15 +163,6 @@ def _run_trials(
             return
 
 
-def trial_line(trial: TrialRecord, seconds: float) -> str:
-    """Return how a trial ended, in one line."""
-    result = trial.result
-    if result is None:
-        return f"{trial.id}  {duration(seconds)}  {trial.state}: {trial.reason}"
-    dice = "" if result.mean_dice is None else f"  Dice {result.mean_dice:.3f}"
-    return f"{trial.id}  {duration(seconds)}  {result.images_per_second:.1f} images/s{dice}"
-
-
 def _estimate(left: float | None) -> str:
     return f"  (about {duration(left)} left)" if left else ""
 
@@ -215,111 +181,18 @@ def _run_group(
         running["trials"] = [trial.id for trial in trials]
     write_atomic(root / "running.json", json.dumps(running))
 
-    def run(
-        trial: TrialRecord,
-        cores: Sequence[int] = (),
-        variables: Mapping[str, str] = MappingProxyType({}),
-    ) -> int:
-        return run_trial(trial, root, command, noted, cores, variables)
-
     try:
         if tournament is None:
-            return run(trials[0])
-        return run_population(trials, tournament, run, noted, say)
+            return run_trial(trials[0], root, command, noted)
+        return run_population(
+            trials,
+            tournament,
+            lambda trial, *given: run_trial(trial, root, command, noted, *given),
+            noted,
+            say,
+        )
     finally:
         (root / "running.json").unlink(missing_ok=True)
-
-
-def run_trial(
-    trial: TrialRecord,
-    root: Path,
-    command: Callable[[Path], Sequence[str]],
-    noted: Sequence[int],
-    cores: Sequence[int] = (),
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> int:
-    """Run one trial from its start, and make sure that its folder records how it ended.
-
-    Returns its exit code. The trainer of a tournament goes on from its checkpoint, since others
-    have met it.
-    """
-    if not goes_on(trial):
-        set_aside(trial.folder, root)
-    folder = RunFolder(trial.folder)
-    folder.create()
-    folder.clear_failure()
-    write_atomic(trial.folder / "config.toml", config_toml(trial.config))
-    log = trial.folder / "log.txt"
-    given = {**variables, TRIAL_VARIABLE: "1"}
-    code = execute(command(trial.folder), log, noted, cores=cores, variables=given)
-    if folder.is_done():
-        return code
-    has_reason = (trial.folder / "failure.json").exists()
-    if noted and (not has_reason or read_trial(trial).state == "failed"):
-        folder.write_failure("ended by a signal", exit_codes.INTERRUPTED)
-    elif not has_reason:
-        reason, code = _explain(code, trial.folder / "log.txt")
-        folder.write_failure(reason, code)
-    return code
-
-
-def execute(
-    command: Sequence[str],
-    log: Path,
-    noted: Sequence[int],
-    *,
-    forward: bool = True,
-    cores: Sequence[int] = (),
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> int:
-    """Run a command that dies with this thread, its output in `log`; return its exit code.
-
-    It runs on `cores`, by default all, with `variables` in its environment.
-
-    A noted signal is passed on, followed by SIGKILL after some time. Without `forward`, the sender
-    of the signal is expected to end the command.
-    """
-    where = ",".join(map(str, cores or usable_cores()))
-    start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), where]
-    with writing(log):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        output = os.fdopen(open_regular(log, flags), "wb")
-    with output:
-        process = subprocess.Popen(
-            [*start, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **variables},
-            start_new_session=True,
-        )
-        try:
-            return _wait(process, noted if forward else ())
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _wait(process: subprocess.Popen[bytes], noted: Sequence[int]) -> int:
-    deadline: float | None = None
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=TICK_SECONDS)
-        if noted and deadline is None:
-            process.send_signal(noted[0])
-            deadline = time.monotonic() + GRACE_SECONDS
-        elif deadline is not None and (time.monotonic() > deadline or len(noted) > 1):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _explain(code: int, log: Path) -> tuple[str, int]:
-    """Return reason and exit code of a trial that recorded neither result nor failure."""
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}", exit_codes.PROCESS_DIED
-    if code == exit_codes.OK:
-        return "ended without a result", exit_codes.PROCESS_DIED
-    lines = read_end(log, LOG_BYTES).strip().splitlines()
-    return (lines[-1].strip() if lines else f"ended with exit code {code}"), code
 
 
 def _judge_again(root: Path, rule: HopelessRule | None) -> None:
@@ -343,8 +216,3 @@ def note_noise(
     earlier = earlier if isinstance(earlier, list) else []
     table = {"schema_version": 1, "measurements": [*earlier, {"when": when, **noise()}]}
     write_atomic(path, json.dumps(table, indent=1))
-
-
-def first_exit_code(trials: Iterable[TrialRecord]) -> int:
-    """Return the exit code of the first of these trials, which failed; 0 if there are none."""
-    return next((trial.exit_code or exit_codes.PROCESS_DIED for trial in trials), exit_codes.OK)

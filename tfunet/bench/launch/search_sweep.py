@@ -12,9 +12,8 @@ asked for again.
 
 import contextlib
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +21,17 @@ from typing import Any, final
 
 from tfunet import exit_codes
 from tfunet.arguments import of_study
-from tfunet.bench.launch.child_process import signals_noted
+from tfunet.bench.launch.child_process import exit_code_of, signals_noted
 from tfunet.bench.launch.epoch_watch import EpochWatch
-from tfunet.bench.launch.local_sweep import run_trial, train_command, trial_line
+from tfunet.bench.launch.one_trial import (
+    first_exit_code,
+    run_trial,
+    train_command,
+    trial_line,
+)
 from tfunet.bench.launch.search_journal import NAME, journal_faults, name_of, open_study
 from tfunet.bench.launch.search_plan import SearchPlan
-from tfunet.bench.launch.sweep_folder import set_aside, write_study
+from tfunet.bench.launch.sweep_folder import locked_soon, set_aside, write_study
 from tfunet.bench.records.objectives import objective_of
 from tfunet.bench.records.sweep_record import TrialRecord, read_plan, read_sweep
 from tfunet.bench.study.plan_text import PLAN_VERSION
@@ -42,7 +46,6 @@ from tfunet.machine.cores import usable_cores
 from tfunet.record import RunFolder
 
 LOCKS = "search-locks"
-POLL_SECONDS = 0.2
 # Nobody has the lock of the folder for longer, unless another sweep runs in it.
 LOCKED_SECONDS = 120.0
 
@@ -85,9 +88,8 @@ def run_search(
                 return code
         if noted:
             say("Ended by a signal. Run the same command to go on.")
-            return exit_codes.INTERRUPTED if noted[0] == signal.SIGINT else exit_codes.TERMINATED
-    failed = [trial for trial in read_sweep(root).trials if trial.state == "failed"]
-    return (failed[0].exit_code or exit_codes.PROCESS_DIED) if failed else exit_codes.OK
+            return exit_code_of(noted)
+    return first_exit_code(trial for trial in read_sweep(root).trials if trial.state == "failed")
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,14 @@ class _Hunt:
         self._unended: list[Any] = []
         self._num_seen = 0
         RunFolder(root).create()
-        with _soon(RunFolder(root)):
+        with locked_soon(RunFolder(root), LOCKED_SECONDS):
             self._begin()
             self._grown = SearchPlan(root)
             self._optuna_study = open_study(optuna, root, study.name, search)
 
     def ask(self) -> _Asked | None:
         """Return the next trial, in plan.json; None if the search has as many as it should."""
-        with _soon(RunFolder(self._root)):
+        with locked_soon(RunFolder(self._root), LOCKED_SECONDS):
             self._reclaim()
             while True:
                 number = self._grown.refresh()
@@ -147,7 +149,7 @@ class _Hunt:
                 code = run_trial(record, self._root, command, signals)
             if watch.pruned and not noted:
                 RunFolder(record.folder).write_failure(watch.pruned, exit_codes.TERMINATED)
-            with _soon(RunFolder(self._root)):
+            with locked_soon(RunFolder(self._root), LOCKED_SECONDS):
                 score = self._score(asked.name)
                 if score is not None:
                     self._optuna_study.tell(asked.trial, score)
@@ -223,7 +225,7 @@ class _Hunt:
             "changes": changes,
         }
         lock = contextlib.ExitStack()
-        lock.enter_context(_soon(self._lock(name)))
+        lock.enter_context(locked_soon(self._lock(name), LOCKED_SECONDS))
         trial.set_user_attr(NAME, name)
         self._grown.add(entry)
         return _Asked(trial, name, number, lock)
@@ -292,22 +294,6 @@ class _Hunt:
     def _value(self, key: str, value: Any) -> Any:
         entry = self._study.space[key]
         return value if isinstance(entry, Range) else _choices(entry)[value]
-
-
-@contextlib.contextmanager
-def _soon(folder: RunFolder) -> Iterator[None]:
-    """Take the lock of a folder, when others have given it back."""
-    deadline = time.monotonic() + LOCKED_SECONDS
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(folder.locked())
-                break
-            except ValueError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POLL_SECONDS)
-        yield
 
 
 def _choices(entry: Choice) -> dict[Any, Any]:

@@ -44,7 +44,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ArrayJob:
     """One job script: an array of trials of one shape."""
 
     shape: Shape
@@ -65,20 +65,20 @@ def shape_of(config: RunConfig, slurm: Slurm) -> Shape:
     )
 
 
-def jobs_of(trials: Sequence[tuple[str, RunConfig]], slurm: Slurm) -> list[Job]:
+def jobs_of(trials: Sequence[tuple[str, RunConfig]], slurm: Slurm) -> list[ArrayJob]:
     """Return one array job for each shape, because the trials of an array share it, in order."""
     names: dict[Shape, list[str]] = {}
     for name, config in trials:
         names.setdefault(shape_of(config, slurm), []).append(name)
     return [
-        Job(shape=shape, trials=tuple(trial_names[at : at + MOST_IN_ARRAY]))
+        ArrayJob(shape=shape, trials=tuple(trial_names[at : at + MOST_IN_ARRAY]))
         for shape, trial_names in names.items()
         for at in range(0, len(trial_names), MOST_IN_ARRAY)
     ]
 
 
 def job_script(
-    job: Job,
+    job: ArrayJob,
     slurm: Slurm,
     *,
     study: str,
@@ -102,22 +102,7 @@ def job_script(
             )
     shape = job.shape
     number = "1 trial" if len(job.trials) == 1 else f"{len(job.trials)} trials"
-    throttle = f"%{slurm.max_running}" if slurm.max_running else ""
-    job_name = re.sub(r"[^A-Za-z0-9._-]+", "_", study)
-    options = [
-        f"--job-name=tfunet-{job_name}",
-        f"--array=0-{len(job.trials) - 1}{throttle}",
-        # A space would begin another option, which may name a file to write.
-        *(f"--{key}={shlex.quote(getattr(slurm, key))}" for key in CHOICES if getattr(slurm, key)),
-        *shape.options,
-        *([f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else []),
-        "--requeue",
-        "--open-mode=append",
-        f"--signal=USR1@{slurm.signal_seconds}",
-        f"--chdir={shlex.quote(str(cwd))}",
-        f"--output={shlex.quote(str(path.with_name(path.stem + '-%a.txt')))}",
-        *slurm.sbatch,
-    ]
+    options = _sbatch_options(job, slurm, study, path, cwd)
     srun = [
         "srun",
         # Since SLURM 22.05, srun does not inherit --cpus-per-task from sbatch.
@@ -145,6 +130,26 @@ def job_script(
         f'  {shlex.quote(python)} -m tfunet.worker "$trial"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _sbatch_options(job: ArrayJob, slurm: Slurm, study: str, path: Path, cwd: Path) -> list[str]:
+    shape = job.shape
+    throttle = f"%{slurm.max_running}" if slurm.max_running else ""
+    job_name = re.sub(r"[^A-Za-z0-9._-]+", "_", study)
+    return [
+        f"--job-name=tfunet-{job_name}",
+        f"--array=0-{len(job.trials) - 1}{throttle}",
+        # A space would begin another option, which may name a file to write.
+        *(f"--{key}={shlex.quote(getattr(slurm, key))}" for key in CHOICES if getattr(slurm, key)),
+        *shape.options,
+        *([f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else []),
+        "--requeue",
+        "--open-mode=append",
+        f"--signal=USR1@{slurm.signal_seconds}",
+        f"--chdir={shlex.quote(str(cwd))}",
+        f"--output={shlex.quote(str(path.with_name(path.stem + '-%a.txt')))}",
+        *slurm.sbatch,
+    ]
 
 
 def trials_of(script: str) -> list[str]:

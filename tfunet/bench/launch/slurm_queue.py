@@ -26,7 +26,7 @@ class NoAnswerError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class QueueEntry:
     """One line of squeue.
 
     Args:
@@ -77,7 +77,7 @@ def cancel(jobs: Sequence[str]) -> None:
         _ask(["scancel", *jobs])
 
 
-def queued_trials(folder: Path) -> dict[str, Entry]:
+def queued_trials(folder: Path) -> dict[str, QueueEntry]:
     """Return the trials of a sweep that are in SLURM's queue, running or waiting.
 
     Jobs belong to the sweep if their scripts lie in its folder. Without scripts there, SLURM is not
@@ -87,7 +87,7 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
     if not any(scripts.glob("*.sh")):
         return {}
     trials: dict[Path, list[str]] = {}
-    entries: dict[str, Entry] = {}
+    entries: dict[str, QueueEntry] = {}
     listing = _ask(["squeue", "--me", "--array", "--noheader", f"--format={FORMAT}"])
     for entry in parse_queue(listing):
         if entry.script.parent != scripts or entry.index is None:
@@ -101,13 +101,22 @@ def queued_trials(folder: Path) -> dict[str, Entry]:
     return entries
 
 
-def parse_queue(listing: str) -> Iterable[Entry]:
+def check_none_queued(folder: Path) -> None:
+    """Raise ValueError if trials of the sweep are in SLURM's queue, which run beside others."""
+    if queued := queued_trials(folder):
+        raise ValueError(
+            f"{folder} has {len(queued)} trials in SLURM's queue. Wait for them (tfunet sweep "
+            "wait), cancel them (tfunet sweep cancel), or choose another folder with --out."
+        )
+
+
+def parse_queue(listing: str) -> Iterable[QueueEntry]:
     """Yield the entries of squeue's output in the format FORMAT."""
     for line in listing.splitlines():
         parts = line.split("|", 3)
         if len(parts) == 4:
             job, state, reason, script = parts
-            yield Entry(job=job, state=state, reason=reason, script=Path(script))
+            yield QueueEntry(job=job, state=state, reason=reason, script=Path(script))
 
 
 def _ask(command: list[str]) -> str:

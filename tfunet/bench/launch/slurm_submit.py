@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfunet import exit_codes
-from tfunet.bench.launch.local_sweep import NOT_DONE, first_exit_code, say_now
+from tfunet.bench.launch.local_sweep import NOT_DONE, say_now
+from tfunet.bench.launch.one_trial import first_exit_code
 from tfunet.bench.launch.population_trials import expect, goes_on
-from tfunet.bench.launch.slurm_job_script import Job, job_script, jobs_of
+from tfunet.bench.launch.slurm_job_script import ArrayJob, job_script, jobs_of
 from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
 from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
 from tfunet.bench.launch.sweep_status import current, overlay
@@ -163,7 +164,9 @@ def wait_for(
         time.sleep(poll_seconds)
 
 
-def _scripts(study: Study, root: Path, jobs: Iterable[Job]) -> list[tuple[Path, str, Job]]:
+def _scripts(
+    study: Study, root: Path, jobs: Iterable[ArrayJob]
+) -> list[tuple[Path, str, ArrayJob]]:
     """Return path, text and job of each script; queued jobs keep scripts of lower numbers."""
     folder = root.resolve() / SCRIPTS
     numbers = (path.name.partition("-")[0] for path in folder.glob("*-*.sh"))

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfunet.bench.launch.local_sweep import duration
-from tfunet.bench.launch.time_left import TimeLeft
+from tfunet.bench.launch.time_left import TimeLeft, duration
 from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
 from tfunet.bench.study.trial_plan import StudyPlan
 from tfunet.config.tournament import read_tournament

@@ -20,7 +20,7 @@ from typing import final
 
 from tfunet import exit_codes
 from tfunet.bench.launch.blame import blame, describe_end, follows_another
-from tfunet.bench.launch.child_process import Guard, Process, start
+from tfunet.bench.launch.child_process import Guard, Process, exit_code_of, start
 from tfunet.bench.launch.process_output import Log, Screen, Stream, last_error, last_words
 from tfunet.bench.launch.processes_to_start import ProcessPlan, child_environment, prefix
 from tfunet.files.atomic import WriteError
@@ -44,7 +44,7 @@ WAIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Args:
@@ -91,9 +91,9 @@ class Supervisor:
         self.failures: list[tuple[int, int]] = []
         self.unwritten: WriteError | None = None
         self.watch = Watch((), hang_seconds, time.monotonic())
-        self.hanging: Outcome | None = None
+        self.hanging: RunOutcome | None = None
 
-    def run(self, plans: Sequence[ProcessPlan], command: Sequence[str]) -> Outcome:
+    def run(self, plans: Sequence[ProcessPlan], command: Sequence[str]) -> RunOutcome:
         """Start all processes, watch them, end them all, and record how it went."""
         guard = Guard()
         names = [(i, f"process {i} of {len(plans)}") for i in range(len(plans))]
@@ -253,28 +253,27 @@ class Supervisor:
         reason += "; the Python stacks of all processes are in log-*.txt"
         # If no process is behind the others, there is none to go on without.
         is_lost = index is not None
-        self.hanging = Outcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
+        self.hanging = RunOutcome(exit_codes.PROCESS_DIED, reason, index, is_lost=is_lost)
 
-    def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> Outcome:
+    def _outcome(self, failures: Sequence[tuple[int, int]], noted: Sequence[int]) -> RunOutcome:
         # What fails while the run is to be saved is told: it is not saved.
         fails = self.stop.is_asked and failures and not self._is_saved()
         if noted and not fails:
-            ctrl_c = noted[0] == signal.SIGINT
-            code = exit_codes.INTERRUPTED if ctrl_c else exit_codes.TERMINATED
-            return Outcome(code, f"interrupted by {signal.Signals(noted[0]).name}")
+            reason = f"interrupted by {signal.Signals(noted[0]).name}"
+            return RunOutcome(exit_code_of(noted), reason)
         if self.unwritten:
-            return Outcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
+            return RunOutcome(exit_codes.NOT_WRITTEN, str(self.unwritten))
         if self.hanging:
             return self.hanging
         if not failures:
-            return Outcome(exit_codes.OK)
+            return RunOutcome(exit_codes.OK)
         index, code = blame(failures)
         reason = describe_end(index, len(self.processes), code, last_words(self.logs[index].tail))
         on_purpose = code in exit_codes.ON_PURPOSE
         exit_code = code if on_purpose else exit_codes.PROCESS_DIED
         is_lost = code < 0 and code != -signal.SIGABRT
         error = last_error(self.logs[index].tail) if on_purpose else ""
-        return Outcome(exit_code, reason, index, is_lost=is_lost, error=error)
+        return RunOutcome(exit_code, reason, index, is_lost=is_lost, error=error)
 
     def _end_all(self, guard: Guard) -> None:
         """Leave nothing running and nothing open: SIGTERM, some time, SIGKILL."""
@@ -340,7 +339,7 @@ class Supervisor:
         except WriteError as error:
             self.unwritten = self.unwritten or error
 
-    def _report(self, outcome: Outcome) -> None:
+    def _report(self, outcome: RunOutcome) -> None:
         index, reason = outcome.process, outcome.reason
         is_explained = False
         if index is not None:

@@ -1,9 +1,12 @@
 """The folder of a sweep: its plan, earlier attempts of its trials, and trials that are given up."""
 
+import contextlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from tfunet.record import EARLIER, MODEL, WEIGHTS, RunFolder, sign
 
 # Large files of a failed attempt; no new attempt may go on from them.
 LARGE = ("checkpoint.npz", MODEL, WEIGHTS)
+POLL_SECONDS = 0.2
 
 
 def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
@@ -54,6 +58,22 @@ def set_aside(folder: Path, root: Path) -> None:
         if is_run and not has_result and not target.is_symlink():
             for name in LARGE:
                 (target / name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked_soon(folder: RunFolder, most_seconds: float = math.inf) -> Iterator[None]:
+    """Lock a folder as soon as others have given back its lock; ValueError after `most_seconds`."""
+    deadline = time.monotonic() + most_seconds
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(folder.locked())
+                break
+            except ValueError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
+        yield
 
 
 def adopted(planned: StudyPlan, root: Path) -> StudyPlan:

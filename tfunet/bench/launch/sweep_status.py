@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from tfunet.bench.launch.slurm_queue import Entry, NoAnswerError, queued_trials
+from tfunet.bench.launch.slurm_queue import NoAnswerError, QueueEntry, queued_trials
 from tfunet.bench.records.sweep_record import FINISHED, State, SweepRecord, TrialRecord, read_sweep
 from tfunet.bench.records.trial_states import MANY, SweepStates, TrialState, read_states
 from tfunet.process.terminal import columns
@@ -26,7 +26,7 @@ def current(folder: str | Path) -> SweepRecord:
     return overlay(read_sweep(folder), queued_trials(Path(folder)))
 
 
-def overlay(sweep: SweepRecord, queued: Mapping[str, Entry]) -> SweepRecord:
+def overlay(sweep: SweepRecord, queued: Mapping[str, QueueEntry]) -> SweepRecord:
     """Return the sweep with SLURM's states of the trials that are not done."""
     trials = []
     for trial in sweep.trials:
@@ -83,7 +83,7 @@ def _known(folder: str | Path) -> tuple[SweepStates, str]:
     return sweep, "\n".join([*(f"{fault}." for fault in sweep.faults), *notes])
 
 
-def _overlaid(trial: Trial, entry: Entry | None) -> Trial:
+def _overlaid(trial: Trial, entry: QueueEntry | None) -> Trial:
     if entry is None or trial.state in FINISHED:
         return trial
     if entry.is_waiting:

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tfunet import exit_codes
-from tfunet.bench.launch.local_sweep import duration
 from tfunet.bench.launch.sweep_progress import RunningTrial, SweepProgress, read_progress, spark
+from tfunet.bench.launch.time_left import duration
 from tfunet.files.printable import printable
 from tfunet.process.terminal import LINE_SECONDS
 

@@ -56,6 +56,13 @@ class TimeLeft:
             self._others += count
 
 
+def duration(seconds: float) -> str:
+    """Return seconds in a readable unit: "45 s", "12 min", "3.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def _median(ordered: Sequence[float]) -> float:
     middle = len(ordered) // 2
     return (ordered[middle] + ordered[~middle]) / 2

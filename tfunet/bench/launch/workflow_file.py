@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfunet.bench.launch.slurm_queue import queued_trials
+from tfunet.bench.launch.slurm_queue import check_none_queued
 from tfunet.bench.launch.sweep_folder import adopted, write_plan
 from tfunet.bench.records.sweep_record import FINISHED, read_sweep
 from tfunet.bench.study.study_file import Study
@@ -34,7 +34,7 @@ description:
 env:
   variables:
     OUTPUT_PATH: {root}/{workspace}
-    TFUNET_STEP: {python} -m tfunet.bench.step --code {code}
+    TFUNET_STEP: {python} -m tfunet.bench.workflow_step --code {code}
 
 study:
   - name: prepare
@@ -100,11 +100,7 @@ def export_sweep(
     _check_plain("Python", Path(sys.executable))
     planned = plan_trials(study)
     _check_plain("name of the study", Path(study.name))
-    if queued := queued_trials(root):
-        raise ValueError(
-            f"{root} has {len(queued)} trials in SLURM's queue. Wait for them (tfunet sweep wait), "
-            "or choose another folder with --out."
-        )
+    check_none_queued(root)
     RunFolder(root).create()
     with RunFolder(root).locked():
         planned = adopted(planned, root)

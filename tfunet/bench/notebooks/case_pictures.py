@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tfunet.bench.report.plot_style import WIDTH, make_panels
-from tfunet.bench.report.plots import Drawing, drawn
+from tfunet.bench.report.plots import DrawnFigure, drawn
 from tfunet.data.check import raw_case
 from tfunet.data.description_file import described
 from tfunet.data.error_figure import BY_LABEL, FEW_LABELS, errors, grey, legend_handles
@@ -24,7 +24,7 @@ from tfunet.record import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownCase:
+class PredictedCase:
     """A case from its files, and the arguments of `tfunet predict` for it.
 
     Args:
@@ -68,7 +68,7 @@ def open_data(run: Path, root: str | None) -> DataSource:
         ) from error
 
 
-def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
+def read_case(source: DataSource, case_id: str, scratch: Path) -> PredictedCase:
     """Return a case of a data set; write an image that was made in code into `scratch`."""
     if case_id not in source.case_ids:
         raise ValueError(
@@ -79,7 +79,7 @@ def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
     if not files:
         name = re.sub(r"[^\w.-]", "_", case_id)
         files = [str(write_image(raw.image, scratch, name))]
-    return ShownCase(
+    return PredictedCase(
         case_id=case_id,
         files=",".join(files),
         pixel_size=None if raw.target is None else raw.spacing,
@@ -92,7 +92,7 @@ def read_case(source: DataSource, case_id: str, scratch: Path) -> ShownCase:
     )
 
 
-def picture(case: ShownCase, prediction: Path) -> Drawing:
+def picture(case: PredictedCase, prediction: Path) -> DrawnFigure:
     """Draw a case, or a slice of a volume, beside the labels in the file `prediction`."""
     predicted = read_mask(prediction).astype(np.uint8)
     if predicted.shape != case.mask.shape:
@@ -114,7 +114,7 @@ def picture(case: ShownCase, prediction: Path) -> Drawing:
     )
 
 
-def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
+def dice_of(case: PredictedCase, predicted: np.ndarray) -> dict[str, float]:
     """Return the Dice of every region."""
     dice = {}
     for region, labels in case.regions.items():
@@ -124,7 +124,7 @@ def dice_of(case: ShownCase, predicted: np.ndarray) -> dict[str, float]:
     return dice
 
 
-def draw_case(case: ShownCase, predicted: np.ndarray) -> Figure:
+def draw_case(case: PredictedCase, predicted: np.ndarray) -> Figure:
     """Draw image, manual mask, prediction, and where the last two differ."""
     pixels, mask, where = shown_channels(case.image, in_colour=case.in_colour), case.mask, ""
     if mask.ndim == 3:

@@ -27,7 +27,7 @@ KILLED = re.compile(r"was killed by (\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class SampleSize:
     """All trials with samples of one shape.
 
     Args:
@@ -88,9 +88,9 @@ class Growth:
 
     cap: str
     ways: tuple[str, ...]
-    sizes: tuple[Size, ...]
+    sizes: tuple[SampleSize, ...]
 
-    def largest(self, way: str) -> Size | None:
+    def largest(self, way: str) -> SampleSize | None:
         """Return the largest size that trains in a way, or None."""
         return max(
             (size for size in self.sizes if size.trains(way)),
@@ -129,7 +129,7 @@ def read_growth(sweep: SweepRecord) -> Growth:
             'cap. Give the study swap = ["none", "auto"] in its [grid], and several sizes.'
         )
     sizes = [
-        Size(
+        SampleSize(
             shape=shape,
             ways={way: tuple(group) for way, group in groups.items() if way is not None},
             kept=tuple(groups.get(None, ())),
@@ -218,7 +218,7 @@ def _failure(trial: TrialRecord) -> str:
     return f"killed by {killed[1]}" if killed else trial.state
 
 
-def _cost(size: Size, way: str) -> str:
+def _cost(size: SampleSize, way: str) -> str:
     over = size.over_kept(way)
     kept = device_bytes(size.kept)
     if over is None:

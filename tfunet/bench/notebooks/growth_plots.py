@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from tfunet.bench.analysis.swapping import device_bytes
-from tfunet.bench.notebooks.growth import WITHOUT, Growth
+from tfunet.bench.notebooks.growth import WITHOUT, Growth, SampleSize
 from tfunet.bench.notebooks.resolution import DataSetResolutions
 from tfunet.bench.report import plot_style
 from tfunet.config.amount import MIB, whole_mib
@@ -76,6 +76,12 @@ def growth_figure(growth: Growth) -> Figure:
                 linestyle=":",
                 label=f"predicted, {way}",
             )
+    _label(left, right, sizes)
+    plot_style.legend_above(figure, left, right)
+    return figure
+
+
+def _label(left: Any, right: Any, sizes: Sequence[SampleSize]) -> None:
     left.set(ylabel="device memory (MiB)", title="Memory")
     left.set_ylim(bottom=0)
     right.set(ylabel="step / step with everything kept", title="Time of a step")
@@ -86,8 +92,6 @@ def growth_figure(growth: Growth) -> Figure:
         axes.minorticks_off()
         axes.set_xlim(0.8 * sizes[0].voxels, 1.25 * sizes[-1].voxels)
         axes.set_xlabel("size of a sample")
-    plot_style.legend_above(figure, left, right)
-    return figure
 
 
 def _short(shape: Sequence[int]) -> str:

@@ -1,12 +1,23 @@
 """Reads the records of a sweep, or of single runs, into typed objects. Never writes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from tfunet import exit_codes
-from tfunet.bench.records.file_fields import FAILURE, MEASUREMENT, PLAN, PLANNED_TRIAL, SKIPPED
+from tfunet.bench.records.file_fields import (
+    FAILURE,
+    MEASUREMENT,
+    PLAN,
+    PLANNED_TRIAL,
+    SKIPPED,
+    Table,
+    of_kinds,
+    read_parsed,
+    table_or_fault,
+    tables_of_kind,
+)
 from tfunet.bench.records.plan_lines import PlanLines, grown, with_only
 from tfunet.bench.records.trial_result import Result, check_result, parse_result
 from tfunet.config.run import RunConfig, config_of_record
@@ -16,13 +27,11 @@ from tfunet.files.typed import (
     RecordError,
     check_fields,
     parse_json,
-    read_json,
     read_record,
     shown_path,
 )
 from tfunet.record import RunFolder
 
-T = TypeVar("T")
 State = Literal["done", "failed", "hopeless", "interrupted", "profiled", "running", "waiting"]
 # States of a trial that has its result, and is not run again.
 FINISHED = ("done", "profiled")
@@ -30,7 +39,6 @@ FINISHED = ("done", "profiled")
 HOPELESS = "hopeless.json"
 # Exit codes of runs that a user ended: these are no failures of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
-Table = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +193,7 @@ def read_trial(trial: TrialRecord, is_running: bool = False) -> TrialRecord:
     if is_running and read.state not in FINISHED and not has_failed:
         read = replace(trial, state="running")
     faults: list[str] = []
-    environment = _table(trial.folder / "env.json", faults, trial.id)
+    environment = table_or_fault(trial.folder / "env.json", faults, trial.id)
     return replace(read, environment=flatten(environment), faults=tuple(faults))
 
 
@@ -205,7 +213,7 @@ def running_trials(root: Path, faults: list[str]) -> tuple[str, ...]:
     """Return the trials that a sweep on this machine runs now; add to `faults` what is wrong."""
     if not RunFolder(root).is_locked():
         return ()
-    table = _table(root / "running.json", faults)
+    table = table_or_fault(root / "running.json", faults)
     # The trainers of a population run together.
     together = table.get("trials")
     return tuple(map(str, together if isinstance(together, list) else [table.get("trial")]))
@@ -230,35 +238,18 @@ def _planned(root: Path) -> SweepRecord:
         read_trial(trial, is_running=trial.id in running) if trial.is_readable else trial
         for trial in planned_trials(root, table)
     ]
-    noise = _table(root / "noise.json", faults).get("measurements", [])
+    noise = table_or_fault(root / "noise.json", faults).get("measurements", [])
     return SweepRecord(
         name=shown_path(table.get("study", root.resolve().name)),
         folder=root,
         trials=tuple(trials),
-        skipped=_tables(table.get("skipped", []), SKIPPED, "plan.json", "skipped", faults),
-        noise=_tables(noise, MEASUREMENT, "noise.json", "measurements", faults),
+        skipped=tables_of_kind(table.get("skipped", []), SKIPPED, "plan.json", "skipped", faults),
+        noise=tables_of_kind(noise, MEASUREMENT, "noise.json", "measurements", faults),
         faults=(*faults, *_faults_of(trials)),
         samples=tuple(table.get("samples", ())),
         objective=table.get("objective", ""),
         direction=table.get("direction", ""),
     )
-
-
-def _tables(
-    value: Any, kinds: Mapping[str, Any], name: str, field: str, faults: list[str]
-) -> tuple[Mapping[str, Any], ...]:
-    """Return the tables of a list that have these types; say of the others what is wrong."""
-    if not isinstance(value, list):
-        faults.append(f"{name} cannot be used: {field}: expected a list, got {value!r:.40}")
-        return ()
-    tables = []
-    for number, table in enumerate(value):
-        try:
-            check_fields(table, kinds, f"{field}[{number}]")
-            tables.append(table)
-        except FieldError as error:
-            faults.append(f"{name} cannot be used: {error}")
-    return tuple(tables)
 
 
 def _faults_of(trials: Iterable[TrialRecord]) -> tuple[str, ...]:
@@ -343,9 +334,9 @@ def _read_end(trial: TrialRecord) -> TrialRecord:
     """Return the trial with how it ended."""
     folder = trial.folder
     try:
-        if (result := _read(folder / "result.json", parse_result)) is not None:
+        if (result := read_parsed(folder / "result.json", parse_result)) is not None:
             return _with_result(trial, result)
-        if (failure := _read(folder / "failure.json", _of_kinds(FAILURE))) is not None:
+        if (failure := read_parsed(folder / "failure.json", of_kinds(FAILURE))) is not None:
             code = failure.get("exit_code")
             return replace(
                 trial,
@@ -353,7 +344,7 @@ def _read_end(trial: TrialRecord) -> TrialRecord:
                 reason=failure.get("reason", "no reason was recorded"),
                 exit_code=code,
             )
-        given_up = _read(folder / HOPELESS, _of_kinds({"reason": str}))
+        given_up = read_parsed(folder / HOPELESS, of_kinds({"reason": str}))
     except RecordError as error:
         return replace(trial, state="failed", reason=error.row)
     if given_up is not None:
@@ -382,29 +373,3 @@ def _with_result(trial: TrialRecord, result: Result) -> TrialRecord:
     if trial.config.profile:
         return replace(trial, state="profiled", reason="profiled: its times are not compared")
     return replace(trial, state="done", result=result)
-
-
-def _read(path: Path, parse: Callable[[Table], T]) -> T | None:
-    """Return what `parse` makes of a JSON table; None if it is missing. Raises RecordError."""
-    table = read_json(path, Table)
-    try:
-        return None if table is None else parse(table)
-    except FieldError as error:
-        raise RecordError(path, error) from error
-
-
-def _of_kinds(kinds: Mapping[str, Any]) -> Callable[[Table], Table]:
-    def parse(table: Table) -> Table:
-        check_fields(table, kinds)
-        return table
-
-    return parse
-
-
-def _table(path: Path, faults: list[str], place: str = "") -> Table:
-    """Return a JSON table; an empty one, after a word in `faults`, if it cannot be used."""
-    try:
-        return read_json(path, Table) or {}
-    except RecordError as error:
-        faults.append(f"{place}: {error.row}" if place else error.row)
-        return {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tfunet.bench.analysis.confidence_intervals import mean
 from tfunet.bench.analysis.folds import held_out_groups, num_folds
-from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.analysis.sweep_summary import Family, SpeedComparison, Summary
 from tfunet.bench.analysis.trial_noise import (
     FEASIBLE_REPEATS,
     finest_precision,
@@ -229,7 +229,7 @@ def _ranking(family: Family) -> _Ranking | None:
     )
 
 
-def _is_slower(way: str, fastest: str, pairs: Sequence[Comparison]) -> bool:
+def _is_slower(way: str, fastest: str, pairs: Sequence[SpeedComparison]) -> bool:
     return any(
         pair.verdict == "faster" and (pair.upper.way, pair.lower.way) == (fastest, way)
         for pair in pairs

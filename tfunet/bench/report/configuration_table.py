@@ -5,12 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
+from tfunet.bench.analysis.configuration_scores import ERROR, SPEED, Score
 from tfunet.bench.analysis.configurations import (
-    ERROR,
-    SPEED,
     Configuration,
     Ranking,
-    Score,
     by_setting,
     rankings,
     speed_ranking,
@@ -236,7 +234,7 @@ def _estimate_text(score: Score, estimate: Estimate | None) -> str:
     is_difference = estimate is score.from_best
     if is_share(score.metric):
         estimate = estimate.within(-1 if is_difference else 0, 1)
-    return texts.precise_estimate_text(estimate, sign="+" if is_difference else "")
+    return texts.estimate_text(estimate, 3, sign="+" if is_difference else "")
 
 
 def _interval_text(estimate: Estimate | None) -> str:

@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from tfunet.bench.analysis.ensemble import Ensemble, Scored, is_number
+from tfunet.bench.analysis.ensemble import Ensemble, ScoredTrial, is_number
 from tfunet.bench.report import plot_style
 from tfunet.config.keys import show
 
@@ -84,7 +84,7 @@ def importance_bars(importance: dict[str, float]) -> Figure:
     return figure
 
 
-def _spread(scored: Sequence[Scored], most: int) -> Sequence[Scored]:
+def _spread(scored: Sequence[ScoredTrial], most: int) -> Sequence[ScoredTrial]:
     """Return the better half of `most`, and others evenly over the rest."""
     if len(scored) <= most:
         return scored

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, speed_verdict, spread
-from tfunet.bench.analysis.configurations import DATASET_IOU, ERROR, MEAN
+from tfunet.bench.analysis.configuration_scores import DATASET_IOU, ERROR, MEAN
 from tfunet.config.amount import GIB
 from tfunet.files.printable import printable
 from tfunet.files.table import csv_line
@@ -42,19 +42,13 @@ def _with_range(spread: Spread | None, text: Callable[[float], str]) -> str:
     return text(spread.median) if low == high else f"{text(spread.median)} [{low}, {high}]"
 
 
-def estimate_text(estimate: Estimate | None) -> str:
-    """Return "1.89 (1.73 to 2.03)": the estimate, and its interval if it has one."""
+def estimate_text(estimate: Estimate | None, digits: int = 2, sign: str = "") -> str:
+    """Return "1.89 (1.73 to 2.03)": with its interval if it has one; `sign` may be "+"."""
     if estimate is None:
         return NONE
-    if not estimate.has_interval:
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
-
-
-def precise_estimate_text(estimate: Estimate, sign: str = "") -> str:
-    """Return "1.891 (1.732 to 2.034)", with its interval if it has one; `sign` may be "+"."""
-    ends = f" ({estimate.low:.3f} to {estimate.high:.3f})" if estimate.has_interval else ""
-    return f"{estimate.value:{sign}.3f}{ends}"
+    low, high = (f"{end:.{digits}f}" for end in (estimate.low, estimate.high))
+    ends = f" ({low} to {high})" if estimate.has_interval else ""
+    return f"{estimate.value:{sign}.{digits}f}{ends}"
 
 
 def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tfunet.bench.analysis.populations import Curve, Population
 from tfunet.bench.report import plot_style
-from tfunet.bench.report.plots import Drawing, drawn
+from tfunet.bench.report.plots import DrawnFigure, drawn
 from tfunet.population.pedigree import arrows, num_rounds, origins
 
 # Nobody looks at more.
@@ -18,7 +18,7 @@ MAX_PEDIGREES = 8
 COLOURS = ("#4d4d4d", "#0072B2", "#D55E00", "#009E73", *plot_style.OTHER_COLOURS)
 
 
-def population_drawings(populations: Sequence[Population]) -> list[Drawing]:
+def population_drawings(populations: Sequence[Population]) -> list[DrawnFigure]:
     """Return the figures of a sweep with tournaments."""
     drawings = []
     curves = [(population, population.curve()) for population in populations]

@@ -44,7 +44,7 @@ Scale = Callable[[float, Cell], float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
+class DrawnFigure:
     """A figure of a report; `svg` has no prolog, so that it can be part of HTML."""
 
     name: str
@@ -57,7 +57,7 @@ class Drawing:
         return f"<h4>{escape(self.title)}</h4>{self.svg}<p>{escape(self.caption)}</p>"
 
 
-def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> list[Drawing]:
+def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> list[DrawnFigure]:
     """Return those of `figures`, (name, title, caption, function), for which the sweep has numbers,
     for its first families of cells.
     """
@@ -78,7 +78,7 @@ def draw_all(summary: Summary, figures: Sequence[FigureKind] | None = None) -> l
     return drawings
 
 
-def setting_drawings(summary: Summary) -> list[Drawing]:
+def setting_drawings(summary: Summary) -> list[DrawnFigure]:
     """Return a figure for each setting that varied, with all its values."""
     families, styles = summary.families, plot_style.styles_of(summary)
     return [
@@ -113,7 +113,7 @@ def _all_figures(family: Family) -> list[FigureKind]:
 
 def drawn(
     name: str, title: str, caption: plot_style.Caption, draw: Callable[[], Figure]
-) -> Drawing:
+) -> DrawnFigure:
     """Return a figure of any kind in the style of all."""
     with styled(name):
         return _drawing(draw(), name, title, caption)
@@ -124,9 +124,9 @@ def styled(name: str) -> AbstractContextManager[None]:
     return rc_context({**plot_style.RC, "svg.hashsalt": name})
 
 
-def _drawing(figure: Figure, name: str, title: str, caption: plot_style.Caption) -> Drawing:
+def _drawing(figure: Figure, name: str, title: str, caption: plot_style.Caption) -> DrawnFigure:
     svg = plot_style.to_svg(figure, name, title)
-    return Drawing(name=name, title=title, caption=plot_style.said_of(figure, caption), svg=svg)
+    return DrawnFigure(name=name, title=title, caption=plot_style.said_of(figure, caption), svg=svg)
 
 
 def named(*names: str) -> list[FigureKind]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tfunet.bench.analysis.populations import (
     COSTS,
-    Comparison,
     Population,
+    PopulationsCompared,
     common_dice,
     compare,
 )
@@ -31,7 +31,7 @@ def tournament_facts(
     }
 
 
-def _cell(comparison: Comparison, dice: float | None) -> dict[str, Any]:
+def _cell(comparison: PopulationsCompared, dice: float | None) -> dict[str, Any]:
     costs = [
         None if dice is None else population.cost(dice) for population in comparison.populations
     ]

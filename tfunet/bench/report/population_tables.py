@@ -6,8 +6,8 @@ from typing import Any
 from tfunet.bench.analysis.confidence_intervals import spread
 from tfunet.bench.analysis.populations import (
     COSTS,
-    Comparison,
     Population,
+    PopulationsCompared,
     common_dice,
     compare,
 )
@@ -118,7 +118,7 @@ def cost_rows(populations: Sequence[Population], dice: float | None = None) -> l
     return rows
 
 
-def _difference(comparison: Comparison) -> str:
+def _difference(comparison: PopulationsCompared) -> str:
     estimate = comparison.difference
     if estimate is None:
         return NONE
@@ -149,7 +149,7 @@ def population_sentences(populations: Sequence[Population]) -> list[str]:
     return sentences
 
 
-def population_answer(comparisons: Sequence[Comparison]) -> str | None:
+def population_answer(comparisons: Sequence[PopulationsCompared]) -> str | None:
     """Return which runs end better than independent ones; None where nothing was compared."""
     higher: list[str] = []
     lower: list[str] = []

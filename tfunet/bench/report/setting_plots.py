@@ -8,14 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from tfunet.bench.analysis.configurations import (
-    OF_SPEED,
-    SPEED,
-    changing_together,
-    main_score,
-    rankings,
-    values_by_repeat,
-)
+from tfunet.bench.analysis.configuration_scores import SPEED, main_score, values_by_repeat
+from tfunet.bench.analysis.configurations import OF_SPEED, changing_together, rankings
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report import plot_style

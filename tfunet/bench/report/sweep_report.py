@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfunet.bench.analysis.dice_target import read_dice_target
+from tfunet.bench.analysis.dice_target import DiceTarget, read_dice_target
 from tfunet.bench.analysis.populations import Population, compare, read_populations
 from tfunet.bench.analysis.swapping import swap_fault
-from tfunet.bench.analysis.sweep_summary import Summary, summarise
+from tfunet.bench.analysis.sweep_summary import Family, Summary, summarise
 from tfunet.bench.records.run_tables import table_faults
 from tfunet.bench.records.shown_cases import shown_fault
 from tfunet.bench.records.sweep_record import read_sweep
@@ -65,7 +65,7 @@ FACTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ReportFiles:
     """The files of a report; `html` works without the others."""
 
     html: Path
@@ -79,7 +79,7 @@ class Report:
 
 def write_report(
     folder: str | Path, out: str | Path | None = None, target_dice: float | None = None
-) -> Report:
+) -> ReportFiles:
     """Write the report of a sweep, of a run, or of a folder of runs, by default into
     `folder`/report.
 
@@ -113,7 +113,7 @@ def write_report(
         "max_sheets": case_sheets.MAX_SHEETS,
     }
     compared = configuration_facts(summary.families)
-    report = Report(
+    report = ReportFiles(
         html=target / "report.html",
         markdown=target / "report.md",
         cells=target / "cells.csv",
@@ -251,17 +251,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "terms": terms_of(_columns(summary, targets)),
         "findings": findings(summary, targets),
         "doubts": doubts(summary),
-        "families": [
-            {
-                "heading": heading(summary, family),
-                "rows": shown_rows(summary, summary_rows(family)),
-                "costs": shown_rows(summary, cost_rows(family, target)),
-                "lost": lost_rows(family),
-                "metrics": metric_rows(family),
-                "has_energy": any(cell.energy_joules for cell in family.cells),
-            }
-            for family, target in targets
-        ],
+        "families": [_family_values(summary, *each) for each in targets],
         "configurations": configuration_section(summary.families, _answer(summary)),
         "swapping": swapping_section(summary.sweep),
         "ensemble": None
@@ -298,6 +288,17 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
             }
         ),
         "markdown": markdown_text,
+    }
+
+
+def _family_values(summary: Summary, family: Family, target: DiceTarget) -> dict[str, Any]:
+    return {
+        "heading": heading(summary, family),
+        "rows": shown_rows(summary, summary_rows(family)),
+        "costs": shown_rows(summary, cost_rows(family, target)),
+        "lost": lost_rows(family),
+        "metrics": metric_rows(family),
+        "has_energy": any(cell.energy_joules for cell in family.cells),
     }
 
 

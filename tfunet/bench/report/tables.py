@@ -12,7 +12,7 @@ from tfunet.bench.analysis.dice_target import DiceTarget, Reached
 from tfunet.bench.analysis.lost_efficiency import mean_lost
 from tfunet.bench.analysis.scaling_laws import is_serial_share, serial_share
 from tfunet.bench.analysis.study_cell import Cell
-from tfunet.bench.analysis.sweep_summary import Comparison, Family, Summary
+from tfunet.bench.analysis.sweep_summary import Family, SpeedComparison, Summary
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
 from tfunet.bench.report import number_text as texts
@@ -85,16 +85,13 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
                     "region": region,
                     "metric": metric,
                     "median": _metric_text(cell, metric, region, list(values.values())),
-                    MEAN: texts.precise_estimate_text(
-                        estimate.within(0, 1) if has_share else estimate
-                    ),
+                    MEAN: texts.estimate_text(estimate.within(0, 1) if has_share else estimate, 3),
                 }
                 if baseline is not None:
                     by = difference(values, reference) if reference and cell != baseline else None
                     by = by.within(-1, 1) if by is not None and has_share else by
-                    row[f"difference from {baseline.label} (95 % interval)"] = (
-                        texts.NONE if by is None else texts.precise_estimate_text(by, sign="+")
-                    )
+                    heading = f"difference from {baseline.label} (95 % interval)"
+                    row[heading] = texts.estimate_text(by, 3, sign="+")
                 rows.append(row)
     # Without intervals, means say no more than medians; a column of the baseline compares nothing.
     kept = [
@@ -274,7 +271,7 @@ def cell_facts(family: Family, cell: Cell, target: DiceTarget) -> dict[str, Any]
     return facts
 
 
-def comparison_facts(family: Family, comparison: Comparison) -> dict[str, Any]:
+def comparison_facts(family: Family, comparison: SpeedComparison) -> dict[str, Any]:
     """Return a comparison of speeds with unrounded numbers, for programs."""
     return {
         **family.settings,

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tfunet.bench.study.refusals import first_reasons
+from tfunet.bench.study.checks import first_reasons
 from tfunet.config.case_metrics import keras_metrics, own_metrics
 from tfunet.config.run import RunConfig, config_of_record
 from tfunet.data.class_weights import KEY

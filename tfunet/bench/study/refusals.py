@@ -1,16 +1,17 @@
 """Which trials of a study would end before their first step, since their settings are wrong.
 
-Each distinct configuration is checked once, and each data set is opened once. Imports no
-TensorFlow.
+Each data set is opened once. Imports no TensorFlow.
 """
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast, final
+from typing import Any
 
 from tfunet.arguments import check_names, of_study
+from tfunet.bench.study.checks import first_reasons
+from tfunet.bench.study.probe import made_reasons
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.toml_writer import value_toml
 from tfunet.bench.study.trial_plan import StudyPlan, Trial
@@ -161,8 +162,6 @@ def _by_reason(configs: Mapping[str, RunConfig], *, makes: bool) -> list[Refusal
         ),
     )
     if makes:
-        from tfunet.bench.study.probe import made_reasons  # It needs this module.
-
         others = {name: config for name, config in configs.items() if name not in reasons}
         reasons |= made_reasons(others)
     trials: dict[tuple[str, bool], list[str]] = {}
@@ -176,63 +175,3 @@ def _by_reason(configs: Mapping[str, RunConfig], *, makes: bool) -> list[Refusal
         Refusal(reason=why, trials=tuple(names), num_trials=len(configs), is_missing=is_missing)
         for (why, is_missing), names in trials.items()
     ]
-
-
-def first_reasons(
-    configs: Mapping[str, RunConfig], checks: Iterable[Callable[[RunConfig], None]]
-) -> dict[str, str]:
-    """Return the first reason of each configuration that a check refuses, by its name."""
-    made = [_Check(check) for check in checks]
-    reasons = {}
-    for name, config in configs.items():
-        reason = next(filter(None, (check.reason(config) for check in made)), None)
-        if reason is not None:
-            reasons[name] = reason
-    return reasons
-
-
-@final
-@dataclass(frozen=True)
-class _Check:
-    """A check of a configuration, which is not made again for one that is equal in all that the
-    check looks at.
-    """
-
-    check: Callable[[RunConfig], None]
-    # Keys that were looked at: their values to the reason, or None.
-    _known: dict[tuple[str, ...], dict[str, str | None]] = field(default_factory=dict)
-
-    def reason(self, config: RunConfig) -> str | None:
-        """Return why the configuration is refused; None if it is not."""
-        for keys, reasons in self._known.items():
-            values = _values(config, keys)
-            if values in reasons:
-                return reasons[values]
-        looked = _Looked(config)
-        reason = None
-        try:
-            self.check(cast("RunConfig", looked))
-        except (ValueError, OSError) as error:
-            reason = str(error)
-        keys = tuple(looked.keys)
-        self._known.setdefault(keys, {})[_values(config, keys)] = reason
-        return reason
-
-
-def _values(config: RunConfig, keys: Iterable[str]) -> str:
-    return repr([getattr(config, key) for key in keys])
-
-
-@final
-class _Looked:
-    """A configuration that remembers what of it was looked at."""
-
-    __slots__ = ("_config", "keys")  # So that vars(), which would remember nothing, fails.
-
-    def __init__(self, config: RunConfig) -> None:
-        self._config = config
-        self.keys: dict[str, None] = {}
-
-    def __getattr__(self, key: str) -> Any:
-        self.keys[key] = None
-        return getattr(self._config, key)

@@ -1,4 +1,4 @@
-"""One step of an exported workflow: `python -m tfunet.bench.step --code HASH trial FOLDER NAME`.
+"""One step of an exported workflow: `python -m tfunet.bench.workflow_step --code HASH STEP ...`.
 
 Every step may run again: after a kill, or when an engine delivers it twice. The exit codes are
 those of Merlin; to Maestro, any but 0 is a failure.
@@ -8,13 +8,14 @@ import argparse
 import contextlib
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tfunet import exit_codes
 from tfunet.bench.launch.child_process import signals_noted
-from tfunet.bench.launch.local_sweep import note_noise, run_trial, train_command
+from tfunet.bench.launch.local_sweep import note_noise
+from tfunet.bench.launch.one_trial import run_trial, train_command
+from tfunet.bench.launch.sweep_folder import locked_soon
 from tfunet.bench.launch.workflow_file import WORKSPACE
 from tfunet.bench.records.sweep_record import FINISHED, planned_trial, read_plan
 from tfunet.bench.records.trial_states import TrialState, read_states
@@ -33,7 +34,6 @@ OF_TRIAL = {
     exit_codes.INTERRUPTED: RESTART,
     exit_codes.TERMINATED: RESTART,
 }
-WAIT_SECONDS = 0.5
 MOST_SHOWN = 10
 
 
@@ -130,27 +130,19 @@ def _not_done(root: Path) -> list[TrialState]:
     return [state for state in read_states(root).trials if state.state not in FINISHED]
 
 
-@contextlib.contextmanager
-def _alone(root: Path, name: str) -> Iterator[None]:
+def _alone(root: Path, name: str) -> contextlib.AbstractContextManager[None]:
     """Wait until no other process runs the step of this trial, and keep others waiting."""
     # Not the folder of the trial: its run locks that, and an earlier attempt is moved away.
-    RunFolder(root / WORKSPACE).create_inside()
-    RunFolder(root / WORKSPACE / "locks").create_inside()
-    lock = RunFolder(root / WORKSPACE / "locks" / name)
-    lock.create_inside()
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(lock.locked())
-                break
-            except ValueError:
-                time.sleep(WAIT_SECONDS)
-        yield
+    locks = root / WORKSPACE / "locks"
+    for folder in (locks.parent, locks, locks / name):
+        RunFolder(folder).create_inside()
+    return locked_soon(RunFolder(locks / name))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the arguments and run the step."""
-    parser = argparse.ArgumentParser(prog="python -m tfunet.bench.step", description=__doc__)
+    program = "python -m tfunet.bench.workflow_step"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
     parser.add_argument("--code", required=True, help="hash of the code that wrote the workflow")
     parser.add_argument("--attempts", type=int, default=1, help="at most, if processes die")
     parser.add_argument("--trials", type=int, help="how many the plan has")
