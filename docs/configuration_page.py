@@ -19,6 +19,7 @@ from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.config.augmentation import Amount, Augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data import DATASETS
+from tfunet.data.layouts.options import FileOptions, MaskOptions
 
 PAGE = Path(__file__).parent / "configuration.md"
 HEAD = """# Configuration reference
@@ -50,6 +51,8 @@ def page() -> str:
     parts += ["## augmentation\n", _intro(Augmentation), _keys(Augmentation)]
     for name, reference in DATASETS.items():
         parts += [f"## data = {name!r}\n".replace("'", '"'), *_function(_load(reference))]
+    for title, table in (("every data set of files", FileOptions), ("folder and csv", MaskOptions)):
+        parts += [f"## Options of {title}\n", _fields(table)]
     for name, table in {"hopeless": HopelessRule, "slurm": Slurm}.items():
         parts += [f"## {name}\n", _intro(table), _keys(table)]
     return "\n".join(parts)
@@ -80,6 +83,17 @@ def _keys(table: type, *, with_resume: bool = False) -> str:
     return _table(head, rows)
 
 
+def _fields(table: type) -> str:
+    """Return a table of the options that a dataclass itself has."""
+    own = vars(table)["__annotations__"]
+    words = {item.arg_name: item.description for item in parse(table.__doc__ or "").params}
+    keys = [key for key in fields(table) if key.name in own]
+    return _table(
+        ["option", "default", "meaning"],
+        [[f"`{key.name}`", _default(key), words[key.name] or ""] for key in keys],
+    )
+
+
 def _function(function: Any) -> Iterator[str]:
     """Yield what a function does, and a table of its arguments."""
     text = parse(inspect.getdoc(function) or "")
@@ -89,9 +103,10 @@ def _function(function: Any) -> Iterator[str]:
     rows = []
     arguments = inspect.signature(function).parameters
     for item in text.params:
-        default = inspect.Parameter.empty
-        if item.arg_name in arguments:
-            default = arguments[item.arg_name].default
+        if item.arg_name not in arguments:  # Those of a dataclass, which have a table.
+            yield f"{_cell(item.description or '')}\n"
+            continue
+        default = arguments[item.arg_name].default
         shown = "" if default in (inspect.Parameter.empty, None) else f"`{_toml(default)}`"
         rows.append([f"`{item.arg_name}`", shown, item.description or ""])
     yield _table(["option", "default", "meaning"], rows)

@@ -1,5 +1,7 @@
 """Pixels without data: what marks them is named, and they take the value that the user says."""
 
+import math
+
 import h5py
 import nibabel
 import numpy as np
@@ -13,7 +15,7 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from tfunet.data.check import case_defects, check
 from tfunet.data.image_files import read_image
-from tfunet.data.layouts import file_source
+from tfunet.data.layouts import file_reader
 from tfunet.data.lazy_image import open_image
 from tfunet.data.source import open_source
 from tfunet.prediction.prepare import preparation
@@ -197,7 +199,7 @@ def test_filled_pixels_are_not_in_statistics_and_have_a_label_of_their_own(
         pixels = PIXELS[~HOLE]
         np.testing.assert_allclose(image[gaps], -pixels.mean() / pixels.std(), rtol=1e-5)
     # Part by part it is the same, to the bit; and so is what is prepared for a prediction.
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 1)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 1)
     parts = list(opened(tmp_path, "a.tif", **options).read_parts(0).parts)
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), image)
     np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), mask)
@@ -324,5 +326,5 @@ def test_opaque_alpha_is_left_out_and_alpha_may_be_a_mask(tmp_path, name):
     assert f"no data in {HOLE.sum()} of" in defect.what
     filled = opened(tmp_path, name, alpha="mask", fill=0).read(0)[0]
     np.testing.assert_array_equal(filled, bands[..., :3] * ~HOLE[..., None])
-    with pytest.raises(ValueError, match="fill='0'; allowed: the number"):
-        opened(tmp_path, name, fill="0")
+    with pytest.raises(ValueError, match="fill=inf; allowed: the number"):
+        opened(tmp_path, name, fill=math.inf)

@@ -74,8 +74,7 @@ def check_alpha_and_fill(alpha: str | None, fill: float | None) -> None:
             f"alpha={alpha!r}; allowed: 'drop' leaves this channel out, 'keep' makes it a channel "
             "of the image, 'mask' takes pixels where it is 0 as without data."
         )
-    is_number = isinstance(fill, int | float) and not isinstance(fill, bool)
-    if fill is not None and not (is_number and math.isfinite(fill)):
+    if fill is not None and not math.isfinite(fill):
         raise ValueError(f"fill={fill!r}; allowed: the number that pixels without data become.")
 
 

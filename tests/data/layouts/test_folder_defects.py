@@ -1,5 +1,6 @@
 """Folders that cannot be trained with: every defect, by file, in one message."""
 
+import math
 import re
 import string
 
@@ -293,7 +294,7 @@ def test_a_unit_that_is_mistaken_is_named_before_it_fills_the_memory(folder, opt
         ({"masks": {"a\nb": "masks/{case}.png"}}, r"The name 'a\nb' of a class has hidden"),
         ({"masks": {" ": "masks/{case}.png"}}, "The name ' ' of a class"),
         ({"regions": {"\x1b[2J": ["cell"]}}, r"The name '\x1b[2J' of a region"),
-        ({"masks": {"a": "masks/{case}.png"}, "threshold": float("nan")}, "threshold=nan; allowed"),
+        ({"masks": {"a": "masks/{case}.png"}, "threshold": math.inf}, "threshold=inf; allowed"),
     ],
 )
 def test_names_of_several_lines_and_no_threshold_are_refused(folder, options, reason):

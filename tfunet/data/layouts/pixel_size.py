@@ -11,6 +11,7 @@ from tfunet.data.image_files import Header
 from tfunet.data.layouts.case_files import Case, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
+from tfunet.data.layouts.options import FileOptions
 from tfunet.data.preprocess import resampled_shape
 from tfunet.files.typed import RecordError, read_json
 
@@ -28,8 +29,7 @@ class PixelSizes:
 
     Args:
         root: The data set's folder.
-        given: `pixel_size` of `open_folder`.
-        target: `target_pixel_size` of `open_folder`; None leaves every image as it is.
+        options: Its `pixel_size`, and `target_pixel_size`; None leaves every image as it is.
         images: The image patterns.
         table: `table` of `open_folder`.
 
@@ -40,11 +40,11 @@ class PixelSizes:
     def __init__(
         self,
         root: Path,
-        given: float | Sequence[float] | Mapping[str, str] | None,
-        target: float | Sequence[float] | None,
+        options: FileOptions,
         images: Sequence[str],
         table: CaseTable | None,
     ) -> None:
+        given, target = options.pixel_size, options.target_pixel_size
         if given is not None and target is None:
             raise ValueError(
                 "pixel_size= needs target_pixel_size=, the size to resample to. Give it too, or "
