@@ -240,8 +240,8 @@ def test_only_files_and_records_open_files_for_writing():
 
 # What opens files itself, and why nobody else can have put something else there.
 OPENERS = {
-    "tfunet/data/formats/": "image files, which are checked before: tfunet/data/image_files.py",
-    "tfunet/data/image_files.py": "as above",
+    "tfunet/data/formats/": "image files, which are checked before: tfunet/data/opening.py",
+    "tfunet/data/opening.py": "as above",
     "tfunet/config/keras_names.py": "installed",
     "tfunet/config/option_types.py": "installed",
     "tfunet/models/option_names.py": "installed",

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tfunet.config.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data.cache import build_cache
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
+from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.source import DataSource
 
 NUM_LABELS = 251

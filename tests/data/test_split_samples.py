@@ -7,8 +7,9 @@ import tensorflow as tf
 from tfunet.config.augmentation import read_augmentation
 from tfunet.data import pipeline as module
 from tfunet.data.cache import build_cache
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
 from tfunet.data.generated.phantoms import cells
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.pipeline import TrainingPipeline
 from tfunet.parallel.feed import own_part
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.mesh import Mesh, part_bounds

@@ -7,8 +7,9 @@ import tensorflow as tf
 from tfunet.config.augmentation import read_augmentation
 from tfunet.data import readers
 from tfunet.data.cache import build_cache
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
 from tfunet.data.generated.phantoms import cells, tumours
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.tile_pipeline import TilePipeline
 from tfunet.geometry.grid import grid
 from tfunet.learning.own_part import own_pixels

@@ -12,12 +12,12 @@ from PIL import Image
 from pycocotools import mask as run_lengths
 
 from tfunet.cli import main
-from tfunet.data import image_files
 from tfunet.data.defects import BadFileError, DefectsError
 from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.formats.annotations import read
 from tfunet.data.formats.coco import _of_polygons, _of_run_lengths
 from tfunet.data.formats.drawings import Drawing, even_odd
+from tfunet.data.opening import guarded
 from tfunet.data.source import open_source
 
 SHAPE = (24, 32)
@@ -565,4 +565,4 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
         raise ModuleNotFoundError("No module", name="pycocotools")
 
     with pytest.raises(ValueError, match=r"needs pycocotools: pip install 'tfunet\[annotations\]'"):
-        image_files.guarded(tmp_path / "annotations/instances.json", missing)
+        guarded(tmp_path / "annotations/instances.json", missing)

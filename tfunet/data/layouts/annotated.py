@@ -12,7 +12,7 @@ from tfunet.data.formats import FORMATS
 from tfunet.data.formats.annotations import mask_name, read
 from tfunet.data.formats.container import composed
 from tfunet.data.formats.drawings import Annotated, Annotations
-from tfunet.data.image_files import guarded, read_header
+from tfunet.data.image_files import read_header
 from tfunet.data.layouts.case_files import (
     Case,
     case_id_of,
@@ -27,6 +27,7 @@ from tfunet.data.layouts.folder import find_root
 from tfunet.data.layouts.label_mapping import OF_NUMBERS, label_mapping
 from tfunet.data.layouts.options import FileOptions, takes
 from tfunet.data.layouts.pixel_size import PixelSizes
+from tfunet.data.opening import guarded
 from tfunet.data.source import DataSource
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))

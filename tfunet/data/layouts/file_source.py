@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import Defect, DefectsError
-from tfunet.data.image_files import content_files
 from tfunet.data.layouts.case_files import Case, cases_without_group
 from tfunet.data.layouts.file_reader import FileCase, FileReader
 from tfunet.data.layouts.header_checks import axes_by_mask, read_headers
@@ -24,6 +23,7 @@ from tfunet.data.layouts.unlike_headers import (
     unlike_units,
 )
 from tfunet.data.no_data import IGNORED
+from tfunet.data.opening import content_files
 from tfunet.data.preprocess import PREPROCESS_VERSION, check_channels
 from tfunet.data.source import DataSource
 from tfunet.files.regular import read_bytes

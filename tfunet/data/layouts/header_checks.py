@@ -12,8 +12,9 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
 from tfunet.data.formats.units import METRES, converted
-from tfunet.data.image_files import Header, has_no_axes, read_header
+from tfunet.data.image_files import Header, read_header
 from tfunet.data.layouts.case_files import Case
+from tfunet.data.opening import has_no_axes
 
 
 @dataclass(frozen=True, kw_only=True)
