@@ -317,23 +317,6 @@ def test_a_sample_comes_at_most_once_an_epoch_and_from_its_own_case(cached, run)
     np.testing.assert_array_equal(cases, expected)
 
 
-def test_the_dropped_tail_and_the_order_differ_from_epoch_to_epoch(cached):
-    steps = fed(training(cached[2], replica_batch=4, last_step=3 * 20))
-    epochs = np.split(np.concatenate(joined(steps, "sample")), 20)
-    assert len({tuple(epoch) for epoch in epochs}) == 20
-    dropped = {frozenset(range(14)) - set(epoch) for epoch in epochs}
-    assert len(dropped) > 10
-
-
-@pytest.mark.parametrize("first_step", [1, 3, 4, 7])
-def test_a_resumed_run_gets_the_rest(first_step, cached):
-    run = {"replica_batch": 2, "num_replicas": 2, "last_step": 9, "patches_per_case": 1}
-    whole = fed(training(cached[2], **run))
-    rest = fed(training(cached[2], first_step=first_step, **run))
-    for key in ("sample", "image", "mask"):
-        np.testing.assert_array_equal(joined(whole, key)[first_step:], joined(rest, key))
-
-
 @pytest.mark.parametrize("rank", [2, 3])
 def test_image_and_mask_stay_aligned_when_cut_flipped_and_padded(rank, cached):
     steps = fed(training(cached[rank], last_step=30))

@@ -10,7 +10,7 @@ from PIL import Image
 
 from tfunet.arguments import from_dict
 from tfunet.data.check import check
-from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.split import split_of

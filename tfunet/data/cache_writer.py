@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,18 +44,7 @@ def write_cases(
     listed: list[Defect] = []
     room = Room(home)
 
-    def decode(index: int) -> tuple[tuple[int, ...], Iterable[Rows], _Seen]:
-        """Decode a case, but only start on one that comes in parts."""
-        with _blaming_the_case():
-            case = source.read_parts(index)
-            if case is not None:
-                seen = _Seen(source, case.shape)
-                return case.shape, _padded_rows(source, case, patch, seen), seen
-            image, mask = source.read_case(index)
-        case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
-        seen = _Seen(source, case.shape)
-        return case.shape, list(_padded_rows(source, case, patch, seen)), seen
-
+    decode = partial(_decoded, source, patch)
     with _replacing(*(home / name for name in CONTENT)) as (images, masks, foreground):
 
         def write(rows: Iterable[Rows]) -> None:
@@ -95,6 +85,21 @@ def write_cases(
         content["signs"] = [signs.to_json() for signs in all_signs]
         index_file.write(json.dumps({**content, "defects": defects}).encode())
     return cached_cases(home, source, patch, extents, counts, all_signs, defects)
+
+
+def _decoded(
+    source: DataSource, patch: tuple[int, ...], index: int
+) -> tuple[tuple[int, ...], Iterable[Rows], "_Seen"]:
+    """Decode a case, but only start on one that comes in parts."""
+    with _blaming_the_case():
+        case = source.read_parts(index)
+        if case is not None:
+            seen = _Seen(source, case.shape)
+            return case.shape, _padded_rows(source, case, patch, seen), seen
+        image, mask = source.read_case(index)
+    case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
+    seen = _Seen(source, case.shape)
+    return case.shape, list(_padded_rows(source, case, patch, seen)), seen
 
 
 class _Seen:

@@ -22,6 +22,8 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 # All whole numbers up to this are different in float32.
 EXACT = 2**24
 
+# Formats in which the values of a mask are not what a viewer shows, such as a palette's numbers.
+OF_LABELS = tuple(f"tfunet.data.formats.{name}" for name in ("tiff", "pillow", "dicom", "slices"))
 # Formats whose masks say where their pixels lie, and leave out empty planes.
 PLACED = ("tfunet.data.formats.dicom", "tfunet.data.formats.slices")
 
@@ -320,12 +322,11 @@ def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = N
     plain: Any = getattr(module, name, None)
     if module.__name__ in OUTLINES.values() and image is not None:
         return partial(plain, shape=image.shape)
-    if not labels:
+    if not labels or plain is None or module.__name__ not in OF_LABELS:
         return plain
-    of_labels: Any = getattr(module, f"{name}_labels", plain)
     if module.__name__ in PLACED and image is not None and image.affine is not None:
-        return partial(of_labels, grid=_grid(image))
-    return of_labels
+        return partial(plain, labels=True, grid=_grid(image))
+    return partial(plain, labels=True)
 
 
 def _grid(image: Header) -> Grid:

@@ -11,9 +11,9 @@ from paths import ROOT
 
 from tfunet.cli import main
 from tfunet.data.check import check
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.pairs import find_pairs, list_files
-from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.source import open_source
 
 SHARED = ROOT.parent / "shared" / "data"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.refs import near_match
+from tfunet.config.refs import check_known, near_match
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import composed
 from tfunet.data.layouts.case_files import Case
@@ -28,11 +28,7 @@ class CaseTable:
 
     def __init__(self, root: Path, options: Mapping[str, Any]) -> None:
         for name in options:
-            if name not in KEYS:
-                raise ValueError(
-                    f"table= has an unknown key {name!r}.{near_match(name, KEYS)} "
-                    f"Known: {', '.join(KEYS)}."
-                )
+            check_known("key of table=:", name, KEYS)
         if "file" not in options or "key" not in options:
             raise ValueError("table= needs file (CSV or TSV) and key (its column of case ids).")
         self.file = str(options["file"])

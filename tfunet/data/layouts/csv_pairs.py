@@ -5,12 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import (
-    case_id_of,
-    drop_same_names,
-    is_stored,
     listed_case,
+    listed_cases,
     masks_of_several,
     stored_path,
 )
@@ -55,40 +52,18 @@ def open_csv(
     labels = options.labels(masks)
     settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
     table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
-    listing = _listed(folder, table, columns, labels.patterns, has_key=key is not None, group=group)
-    sizes = PixelSizes(folder, options, columns, table)
-    return open_files(listing, labels, sizes, replace(options, name=options.name or path.stem))
-
-
-def _listed(
-    folder: Path,
-    table: CaseTable,
-    images: Sequence[str],
-    masks: Sequence[str],
-    *,
-    has_key: bool,
-    group: str | None,
-) -> Listing:
-    """Return the files that the columns of images and masks name."""
-    cases, defects = [], []
+    listed = []
     for name, row in table.rows():
-        cells = [table.cell(row, column) for column in (*images, *masks)]
-        files = [stored_path(folder, cell) for cell in cells]
-        case_id = name if has_key else case_id_of(files[0])
-        missing = [file for file in files if not is_stored(folder, file)]
-        what = f"missing: {table.file} lists it, and there is no such file"
-        defects += [Defect(file=file or name, what=what, case_id=case_id) for file in missing]
-        both = set(files[: len(images)]) & set(files[len(images) :])
-        what = f"{table.file} lists it as image and as mask"
-        defects += [Defect(file=file, what=what, case_id=case_id) for file in both if not missing]
-        if not missing and not both:
-            case = listed_case(case_id, files[: len(images)], files[len(images) :])
-            cases.append(replace(case, group=row[group] if group else case_id, values=row))
-    defects += drop_same_names(cases)
-    return Listing(
+        files = [stored_path(folder, table.cell(row, col)) for col in (*columns, *labels.patterns)]
+        case = listed_case(files[: len(columns)], files[len(columns) :], name if key else "")
+        listed.append(replace(case, group=row[group] if group else case.case_id, values=row))
+    cases, defects = listed_cases(folder, listed, path.name)
+    listing = Listing(
         root=folder,
         cases=cases,
         defects=defects,
         found=f"{len(cases)} pairs",
         warnings=masks_of_several(cases),
     )
+    sizes = PixelSizes(folder, options, columns, table)
+    return open_files(listing, labels, sizes, replace(options, name=options.name or path.stem))

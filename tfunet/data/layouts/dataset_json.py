@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from tfunet.data.class_lines import BACKGROUND
-from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import (
-    case_id_of,
-    drop_same_names,
     listed_case,
+    listed_cases,
     masks_of_several,
     stored_path,
 )
@@ -59,23 +57,18 @@ def open_msd(*, root: str, ignore_label: int | None = None, options: FileOptions
     folder = find_root(root)
     description = _read_description(folder, MSD, ("training", "labels"))
     classes = _value_by_name(description["labels"])
-    cases, defects = [], []
-    for pair in description["training"]:
-        image, mask = (
-            stored_path(folder, Path(pair[key]).as_posix()) for key in ("image", "label")
-        )
-        case_id = case_id_of(image)
-        missing = [file for file in (image, mask) if not (folder / file).exists()]
-        what = f"missing: {DESCRIPTION} lists it, and there is no such file"
-        defects += [Defect(file=file, what=what, case_id=case_id) for file in missing]
-        if not missing:
-            cases.append(listed_case(case_id, (image,), (mask,)))
-    defects += drop_same_names(cases)
+    files = [
+        [stored_path(folder, Path(pair[key]).as_posix()) for key in ("image", "label")]
+        for pair in description["training"]
+    ]
+    cases, defects = listed_cases(
+        folder, (listed_case([image], [mask]) for image, mask in files), DESCRIPTION
+    )
     listing = Listing(
         root=folder,
         cases=cases,
         defects=defects,
-        found=f"{len(description['training'])} pairs",
+        found=f"{len(files)} pairs",
         warnings=masks_of_several(cases),
     )
     labels = label_mapping("", _without_background(classes), None, ignore_label)

@@ -55,6 +55,11 @@ class FileCase:
         return self.headers.case
 
     @property
+    def spacing(self) -> Spacing | None:
+        """Pixel size after resampling, where it is known."""
+        return self.spacings[1] if self.spacings else self.headers.image.spacing
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Spatial shape after resampling."""
         stored = self.headers.image.shape

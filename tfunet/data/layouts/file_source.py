@@ -95,9 +95,7 @@ def open_files(
         raw=reader.raw,
         notes=reader.notes,
         files=tuple(case.files.images[0] for case in cases),
-        spacings=tuple(
-            case.spacings[1] if case.spacings else case.headers.image.spacing for case in cases
-        ),
+        spacings=tuple(case.spacing for case in cases),
         unit=unit,
         shapes=tuple(shapes),
         root=root,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
-from tfunet.data.formats.units import METRES, converted
+from tfunet.data.formats.units import METRES, converted, sizes_in_words
 from tfunet.data.image_files import Header, read_header
 from tfunet.data.layouts.case_files import Case
 from tfunet.data.opening import has_no_axes
@@ -123,8 +123,8 @@ def misplaced(image: Header, other: Header) -> str:
             return f"its header puts it up to {distance:g} from its image. {advice}"
     if not image.spacing or not other.spacing or np.allclose(image.spacing, other.spacing, 1e-2):
         return ""
-    sizes = [" x ".join(f"{size:g}" for size in header.spacing or ()) for header in (other, image)]
-    return f"has pixels of {sizes[0]}, and its image of {sizes[1]}. {advice}"
+    own, of_image = sizes_in_words(other.spacing), sizes_in_words(image.spacing)
+    return f"has pixels of {own}, and its image of {of_image}. {advice}"
 
 
 def in_unit(header: Header, unit: str) -> Header:
