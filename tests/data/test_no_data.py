@@ -5,13 +5,11 @@ import math
 import h5py
 import nibabel
 import numpy as np
-import pydicom
 import pytest
 import tifffile
 import zarr
+from dicom_files import dataset, save
 from PIL import Image
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from tfunet.data.check import case_defects, check
 from tfunet.data.image_files import read_image
@@ -66,22 +64,9 @@ def store(path):
 
 
 def dicom(path, *, padding, **changes):
-    one = pydicom.Dataset()
-    one.file_meta = FileMetaDataset()
-    one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = CTImageStorage
-    one.SOPInstanceUID = one.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
-    one.Rows, one.Columns = PIXELS.shape
-    one.SamplesPerPixel, one.PhotometricInterpretation = 1, "MONOCHROME2"
-    one.BitsAllocated = one.BitsStored = 16
-    one.HighBit, one.PixelRepresentation = 15, 1
-    one.RescaleSlope, one.RescaleIntercept = 1, 0
-    one.PixelSpacing = [1, 1]
+    one = dataset(with_hole(-2000, np.int16), PixelSpacing=[1, 1], **changes)
     one.add_new("PixelPaddingValue", "US" if padding > 0 else "SS", padding)
-    one.PixelData = with_hole(-2000, np.int16).tobytes()
-    for name, value in changes.items():
-        setattr(one, name, value)
-    pydicom.dcmwrite(path, one, enforce_file_format=True)
+    save(path, one)
 
 
 # The file, how it is written, and the words that name what marks the pixels.

@@ -39,6 +39,13 @@ def square(*values, shape=(32, 48)):
     return mask
 
 
+def five_pairs(folder, image=grey, mask=None):
+    """Save five images, and their masks, which are a white square by default."""
+    for name in "abcde":
+        save(folder / "images" / f"{name}.png", image())
+        save(folder / "masks" / f"{name}.png", square(255) if mask is None else mask)
+
+
 def begun(folder, **given):
     """Return the table that `tfunet init` writes, which can be checked and trained."""
     run = describe_folder(str(folder), **given)

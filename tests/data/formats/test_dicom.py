@@ -17,6 +17,7 @@ from pydicom.uid import (
     RTDoseStorage,
     VLWholeSlideMicroscopyImageStorage,
 )
+from small_images import whole
 
 from tfunet.data.check import check
 from tfunet.data.image_files import read_header, read_image, read_mask
@@ -364,3 +365,35 @@ def test_frames_of_real_files_of_several_kinds(tmp_path):
     ):
         path = shutil.copy(get_testdata_file(name), tmp_path)
         assert read_image(tmp_path / name).shape == shape, path
+
+
+def coronal(path, pixels, *, position, series="1.2.3", slope=1):
+    place = {"PixelSpacing": [0.5, 0.25], "ImageOrientationPatient": [1, 0, 0, 0, 0, -1]}
+    values = {"RescaleSlope": slope, "RescaleIntercept": -1024, "SeriesInstanceUID": series}
+    save(path, dataset(pixels, ImagePositionPatient=[0, position, 0], **place, **values))
+
+
+def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path):
+    volume = whole((4, 6, 7), np.int16, 3000) - 1000
+    # Neither by name nor by number: files of a series come in any order.
+    for name, plane in zip("dbca", range(4), strict=True):
+        path = tmp_path / "ct" / name
+        coronal(path, volume[plane], position=3.0 * plane, slope=plane + 1)
+    scale = np.arange(1, 5).reshape(4, 1, 1)
+    expected = volume * scale - 1024
+    np.testing.assert_array_equal(read_image(tmp_path / "ct")[..., 0], expected)
+    header = read_header(tmp_path / "ct")
+    assert (header.shape, header.channels, header.dtype) == ((4, 6, 7), 1, "int16")
+    assert (header.spacing, header.unit) == ((3, 0.5, 0.25), "mm")
+
+
+def test_a_dicom_series_with_a_gap_or_of_two_series_is_refused(tmp_path):
+    plane = whole((6, 7), np.int16, 100)
+    for number in (0, 1, 3):
+        coronal(tmp_path / "gap" / f"{number}.dcm", plane, position=number)
+        coronal(tmp_path / "two" / f"{number}.dcm", plane, position=number, series=f"1.{number}")
+    with pytest.raises(ValueError, match=r"slices lie 1 to 2 mm apart; one is missing"):
+        read_header(tmp_path / "gap")
+    with pytest.raises(ValueError, match=r"3 series in one folder"):
+        read_header(tmp_path / "two")
+    assert read_image(tmp_path / "gap" / "0.dcm").shape == (6, 7, 1)
