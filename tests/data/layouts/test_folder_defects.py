@@ -6,7 +6,7 @@ import string
 
 import numpy as np
 import pytest
-from PIL import Image
+from small_images import save
 
 from tfunet.data.check import check
 from tfunet.data.defects import ADVICE, Defect, DefectsError
@@ -15,11 +15,6 @@ from tfunet.data.layouts.folder import open_folder
 from tfunet.data.source import DataSource, open_source
 
 PAIRS = {"images": "images/{case}.png", "masks": "masks/{case}.png"}
-
-
-def save(path, pixels):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(pixels).save(path)
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ class FileCase:
 
     @property
     def files(self) -> Case:
+        """Its files."""
         return self.headers.case
 
     @property
@@ -94,11 +95,13 @@ class FileReader:
         return self.options.fill
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the image of a case, as training sees it, and its labels."""
         image, mask = self._pixels(index)
         mask = resize_nearest(mask, self.cases[index].shape)
         return self._finished(self._resized(index, image), mask, self.scale)
 
     def read_parts(self, index: int) -> CaseParts | None:
+        """Return the same in parts; None for a case that is read as a whole."""
         case = self.cases[index]
         needs_all = needs_whole_image(self.scale) or self.labels.border
         if not self._is_large(index) or needs_all:
@@ -115,6 +118,7 @@ class FileReader:
         return tuple(self._noted.get(index, ()))
 
     def raw(self, index: int) -> RawCase:
+        """Return a case before it is resampled and normalised."""
         case = self.cases[index]
         image, mask = self._pixels(index)
         image, mask = self._finished(image, mask, "none")
