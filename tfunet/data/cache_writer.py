@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tfunet.data.cache_eviction import CONTENT, INDEX, Room
+from tfunet.data.cache_eviction import CONTENT, INDEX, CacheRoom
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.case_signs import CaseSigns, SignsReader
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, defect_of, lines_by_cause
@@ -42,7 +42,7 @@ def write_cases(
     all_signs: list[CaseSigns] = []
     defects: dict[int, str] = {}
     listed: list[Defect] = []
-    room = Room(home)
+    room = CacheRoom(home)
 
     decode = partial(_decoded, source, patch)
     with _replacing(*(home / name for name in CONTENT)) as (images, masks, foreground):

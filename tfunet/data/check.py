@@ -52,7 +52,7 @@ class CaseFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class DataReport:
     """What a data set holds.
 
     Args:
@@ -72,7 +72,7 @@ class Report:
     warnings: tuple[Defect, ...]
 
     @classmethod
-    def of_nothing(cls, error: DefectsError) -> "Report":
+    def of_nothing(cls, error: DefectsError) -> "DataReport":
         """Return the report of a data set in which no case can be opened."""
         return cls(
             name=error.name,
@@ -95,7 +95,7 @@ def check(
     *,
     refusal: str = "",
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
-) -> Report:
+) -> DataReport:
     """Read every case once; `progress` wraps the indices, as tqdm does.
 
     `refusal` says why the data set has no split. It comes after the defects that may be its cause.
@@ -125,7 +125,7 @@ def check(
             "no mask has the value of pixels to ignore (ignore_label): correct it, or leave it out"
         )
         warnings.append(Defect(file=source.name, what=what))
-    return Report(
+    return DataReport(
         name=source.name,
         num_cases=len(source.case_ids),
         label_names=() if source.targets else ("background", *source.label_names().values()),
@@ -156,7 +156,7 @@ def case_defects(source: DataSource, image: np.ndarray, mask: np.ndarray) -> lis
     return problems
 
 
-def report_text(report: Report) -> str:
+def report_text(report: DataReport) -> str:
     """Return the report as text, which fits a screen if nothing is wrong."""
     number = _count(report.num_cases, "case")
     if not report.num_cases:
@@ -228,7 +228,7 @@ def _look(facts: CaseFacts, notes: tuple[Defect, ...]) -> CaseLook:
     )
 
 
-def _summary(report: Report) -> list[str]:
+def _summary(report: DataReport) -> list[str]:
     cases = report.cases
     if not cases:
         return []

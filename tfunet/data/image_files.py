@@ -11,7 +11,7 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError
 from tfunet.data.formats import OUTLINES
-from tfunet.data.formats.stored import CHANNELS, SPATIAL, Grid, Region, Stored
+from tfunet.data.formats.stored import CHANNELS, SPATIAL, PlaneGrid, Region, Stored
 from tfunet.data.mask_values import ChannelValues, as_mask, no_values
 from tfunet.data.no_data import without_data
 from tfunet.data.opening import guarded, has_no_axes, module_of
@@ -329,12 +329,12 @@ def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = N
     return partial(plain, labels=True)
 
 
-def _grid(image: Header) -> Grid:
+def _grid(image: Header) -> PlaneGrid:
     """Return where the planes, rows and columns of an image lie."""
     affine = np.asarray(image.affine)
     if len(image.shape) == 3:
-        return Grid(shape=image.shape, affine=affine)
-    return Grid(shape=(1, *image.shape), affine=affine[:, [2, 0, 1, 3]])
+        return PlaneGrid(shape=image.shape, affine=affine)
+    return PlaneGrid(shape=(1, *image.shape), affine=affine[:, [2, 0, 1, 3]])
 
 
 def _spatial_affine(stored: Stored) -> np.ndarray | None:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.config.augmentation import Augmentation
-from tfunet.data.augmentation.augment import Draws, augment, draw_orientation
+from tfunet.data.augmentation.augment import SampleDraws, augment, draw_orientation
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
@@ -213,7 +213,7 @@ class TrainingPipeline:
             )
             if tuple(extents) != tuple(self.cases.patch):
                 # What a flip brings to these rows lies at the other end.
-                draws = Draws(seed=self.seed, epoch=epoch, sample=sample)
+                draws = SampleDraws(seed=self.seed, epoch=epoch, sample=sample)
                 flipped = draw_orientation(self.augmentation, len(patch), draws)
                 moved = tf.cast(begin, start.dtype)
                 if flipped is not None:

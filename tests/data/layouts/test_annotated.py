@@ -16,7 +16,7 @@ from tfunet.data.defects import BadFileError, DefectsError
 from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.formats.annotations import read
 from tfunet.data.formats.coco import _of_polygons, _of_run_lengths
-from tfunet.data.formats.drawings import Drawing, even_odd
+from tfunet.data.formats.drawings import DrawnObject, even_odd
 from tfunet.data.opening import guarded
 from tfunet.data.source import open_source
 
@@ -466,7 +466,7 @@ def test_an_outline_is_drawn_as_on_the_whole_image(fill, seed):
         for _ in range(dice.integers(1, 4))
     ]
     found = np.zeros(SHAPE, bool)
-    place, inside = Drawing(name="a", outlines=outlines, fill=fill).inside(SHAPE)
+    place, inside = DrawnObject(name="a", outlines=outlines, fill=fill).inside(SHAPE)
     found[place] = inside
     np.testing.assert_array_equal(found, fill(outlines, SHAPE))
 

@@ -18,7 +18,7 @@ from tfunet.data.discovery.run_file import RunFile, opened
 from tfunet.data.discovery.split_folders import sides_of
 from tfunet.data.discovery.split_table import find_table
 from tfunet.data.formats.container import split_container
-from tfunet.data.layouts.case_files import Case, match_files
+from tfunet.data.layouts.case_files import CaseFiles, match_files
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource
 from tfunet.files.home import expand_home
@@ -202,7 +202,7 @@ def _of_pairs(
 def _contents(
     folder: Path,
     pairs: Pairs,
-    cases: Sequence[Case],
+    cases: Sequence[CaseFiles],
     labels: str | None,
     progress: Callable[[Iterable[str]], Iterable[str]],
 ) -> LabelOptions:

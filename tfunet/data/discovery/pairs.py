@@ -97,7 +97,7 @@ def find_pairs(
     if not images:
         others = [file for file in files if file not in set(mask_files)]
         image_files = [file for file in others if file not in by_words] or others
-    search = _Search(files, images, masks, root, tuple(image_files), tuple(mask_files))
+    search = _PairSearch(files, images, masks, root, tuple(image_files), tuple(mask_files))
     finders = (_of_objects, _by_patterns) if image_files and mask_files else (_by_folders,)
     reason = ""
     for find in finders:
@@ -110,7 +110,7 @@ def find_pairs(
 
 @final
 @dataclass(frozen=True)
-class _Search:
+class _PairSearch:
     """What is known before a finder looks: it returns pairs, or a reason why there are none.
 
     Args:
@@ -135,7 +135,7 @@ class _Search:
         return count_pairs(self.image_files, self.mask_files)
 
 
-def _by_folders(search: _Search) -> Pairs | str:
+def _by_folders(search: _PairSearch) -> Pairs | str:
     """Find pairs where no name says which files are the images, or the masks."""
     files, root = search.files, search.root
     said = (
@@ -148,7 +148,7 @@ def _by_folders(search: _Search) -> Pairs | str:
     return _what_is_there(files, "images" if search.mask_files else "masks")
 
 
-def _of_objects(search: _Search) -> Pairs | str:
+def _of_objects(search: _PairSearch) -> Pairs | str:
     """Find a mask for each object, where there are more masks than images, or most are left."""
     images, masks = search.image_files, search.mask_files
     if len(masks) <= len(images):
@@ -160,7 +160,7 @@ def _of_objects(search: _Search) -> Pairs | str:
     return with_short_names(found) if found else ""
 
 
-def _by_patterns(search: _Search) -> Pairs | str:
+def _by_patterns(search: _PairSearch) -> Pairs | str:
     """Find the patterns that pair most images and masks."""
     files, masks, root = search.files, search.masks, search.root
     if not search.counted:

@@ -21,7 +21,7 @@ from tfunet.data.formats.dicom_frames import (
     plane_distance,
 )
 from tfunet.data.formats.dicom_segments import is_segmentation, segmentation, segments
-from tfunet.data.formats.stored import Grid, Stored
+from tfunet.data.formats.stored import PlaneGrid, Stored
 
 # Modalities whose numbers are measurements in units, whatever is shown in white.
 MEASURED = ("CT", "PT", "NM", "RTDOSE")
@@ -31,7 +31,7 @@ DECOMPRESS = "decompress it first, with 'gdcmconv --raw IN OUT' or 'dcmdjpeg IN 
 add_decoders()
 
 
-def stored(path: Path, *, labels: bool = False, grid: Grid | None = None) -> Stored:
+def stored(path: Path, *, labels: bool = False, grid: PlaneGrid | None = None) -> Stored:
     """Describe the series: planes in the order of their positions, rows, columns, colours.
 
     A segmentation (SEG) lies on the grid of its image.
@@ -41,7 +41,7 @@ def stored(path: Path, *, labels: bool = False, grid: Grid | None = None) -> Sto
 
 
 def decoded(
-    path: Path, *, labels: bool = False, grid: Grid | None = None
+    path: Path, *, labels: bool = False, grid: PlaneGrid | None = None
 ) -> tuple[Stored, np.ndarray]:
     """Return what the series is and its pixels, in the units of the modality, 0 being black.
 

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-from tfunet.data.formats.stored import Grid, Stored
+from tfunet.data.formats.stored import PlaneGrid, Stored
 
 IMAGES = {
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), "tfunet.data.formats.pillow"),
@@ -20,7 +20,7 @@ IMAGES = {
 NOTES = (".txt", ".md", ".json", ".csv", ".tsv", ".xml", ".ini", ".db", ".log")
 
 
-def stored(path: Path, *, labels: bool = False, grid: Grid | None = None) -> Stored:
+def stored(path: Path, *, labels: bool = False, grid: PlaneGrid | None = None) -> Stored:
     """Describe the volume: planes in their order, rows, columns, colours.
 
     A segmentation (SEG) in DICOM lies on the grid of its image.
@@ -33,7 +33,7 @@ def stored(path: Path, *, labels: bool = False, grid: Grid | None = None) -> Sto
 
 
 def decoded(
-    path: Path, *, labels: bool = False, grid: Grid | None = None
+    path: Path, *, labels: bool = False, grid: PlaneGrid | None = None
 ) -> tuple[Stored, np.ndarray]:
     """Return what the volume is, and its pixels."""
     files = _images(path)

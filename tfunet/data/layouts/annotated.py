@@ -14,7 +14,7 @@ from tfunet.data.formats.container import composed
 from tfunet.data.formats.drawings import Annotated, Annotations
 from tfunet.data.image_files import read_header
 from tfunet.data.layouts.case_files import (
-    Case,
+    CaseFiles,
     case_id_of,
     drop_same_names,
     images_in_other_case,
@@ -38,7 +38,7 @@ OTHER = "is not used: no image has its name, and it holds no annotations of one 
 WORDS = (("missing mask: no file", WITHOUT), ("mask without its image", ALONE))
 NO_FOLDERS = ("", ".", "..")
 # A case, the file of its annotations, the key of its image there, and what is drawn on it.
-Drawn = tuple[Case, str, str, Annotated]
+Drawn = tuple[CaseFiles, str, str, Annotated]
 
 
 @takes(FileOptions)
@@ -102,7 +102,7 @@ def open_annotated(
 
 def _with_masks(
     root: Path, drawn: Sequence[Drawn], members: Mapping[str, Sequence[str]]
-) -> tuple[list[Case], list[Defect], list[Defect]]:
+) -> tuple[list[CaseFiles], list[Defect], list[Defect]]:
     """Return the cases with a mask for each name of a class; what is wrong, and what may be."""
     masks = [(label, part) for label, parts in enumerate(members.values(), 1) for part in parts]
     cases, defects, warnings = [], [], []
@@ -183,7 +183,7 @@ def _of_lists(
                 defects.append(Defect(file=file, what=what, case_id=own.image))
                 continue
             case_id = case_id_of(image)
-            case = Case(
+            case = CaseFiles(
                 case_id=case_id,
                 group=values.get("group", case_id),
                 images=(image,),
@@ -251,7 +251,9 @@ def _is_other(root: Path, alone: Defect) -> bool:
         return True
 
 
-def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defect], list[Defect]]:
+def _look(
+    root: Path, case: CaseFiles, file: str, own: Annotated
+) -> tuple[list[Defect], list[Defect]]:
     """Return what is wrong with the outlines of a case, and what may be a mistake."""
     faults = Counter(f"an object ({each.name}) {each.fault}" for each in own.drawings if each.fault)
     shape = own.shape

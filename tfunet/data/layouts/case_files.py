@@ -16,7 +16,7 @@ OF_NO_OBJECT = ". If the image shows no object, store one mask of zeros"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class CaseFiles:
     """The files of one case, relative to the data set's root.
 
     Args:
@@ -95,7 +95,7 @@ def match_files(
     exclude: Sequence[str] = (),
     *,
     objects: bool = False,
-) -> tuple[list[Case], list[Defect], str]:
+) -> tuple[list[CaseFiles], list[Defect], str]:
     """Return the complete cases, the defects, and the numbers of files in words.
 
     The first image pattern names the cases. Equal placeholders have equal values in every pattern.
@@ -123,7 +123,7 @@ def match_files(
         )
     for pattern in mask_files if objects else []:
         pattern.prefer([*leading.values(), *excluded])
-    cases: list[Case] = []
+    cases: list[CaseFiles] = []
     defects: list[Defect] = []
     for file, values in leading.items():
         case, problems = _case(file, values, image_files[1:], mask_files, objects=objects)
@@ -143,7 +143,7 @@ def _case(
     masks: Sequence[PatternFiles],
     *,
     objects: bool,
-) -> tuple[Case, list[Defect]]:
+) -> tuple[CaseFiles, list[Defect]]:
     """Return the case of a first image, and what is wrong with its other files."""
     other_images = [_only_file(pattern, "image", values) for pattern in images]
     case_masks = [_mask_files(pattern, values, objects=objects) for pattern in masks]
@@ -153,7 +153,7 @@ def _case(
     problems = [what for _, what in (*other_images, *case_masks) if what]
     problems += [] if is_utf8(file) else [NO_UTF8]
     case_id = "_".join(values.values())
-    case = Case(
+    case = CaseFiles(
         case_id=case_id,
         group=values.get("group", case_id),
         images=(file, *(image for image, _ in other_images)),
@@ -182,7 +182,9 @@ def images_in_other_case(root: Path, images: Sequence[str], others: Sequence[str
     ]
 
 
-def listed_cases(root: Path, listed: Iterable[Case], where: str) -> tuple[list[Case], list[Defect]]:
+def listed_cases(
+    root: Path, listed: Iterable[CaseFiles], where: str
+) -> tuple[list[CaseFiles], list[Defect]]:
     """Return the usable ones of cases that the file `where` lists, and the defects."""
     cases, defects = [], []
     for case in listed:
@@ -200,10 +202,10 @@ def listed_cases(root: Path, listed: Iterable[Case], where: str) -> tuple[list[C
 
 def listed_case(
     images: Sequence[str], masks: Sequence[str], case_id: str = "", group: str = ""
-) -> Case:
+) -> CaseFiles:
     """Return a case that a file lists, by default in a group of its own."""
     case_id = case_id or case_id_of(images[0])
-    return Case(
+    return CaseFiles(
         case_id=case_id,
         group=group or case_id,
         images=tuple(images),
@@ -237,7 +239,7 @@ def is_stored(folder: Path, file: str) -> bool:
     return bool(file) and split_container(folder / file)[0].exists()
 
 
-def cases_without_group(cases: Sequence[Case]) -> list[Defect]:
+def cases_without_group(cases: Sequence[CaseFiles]) -> list[Defect]:
     """Return a warning for each case whose group is empty, as a cell of a table may be."""
     what = "its group is empty; all such cases are one group in the split"
     return [
@@ -247,7 +249,7 @@ def cases_without_group(cases: Sequence[Case]) -> list[Defect]:
     ]
 
 
-def masks_of_several(cases: Sequence[Case]) -> list[Defect]:
+def masks_of_several(cases: Sequence[CaseFiles]) -> list[Defect]:
     """Return a warning for each mask file that is listed for several images."""
     listed: dict[str, list[str]] = {}
     for case in cases:
@@ -260,9 +262,9 @@ def masks_of_several(cases: Sequence[Case]) -> list[Defect]:
     ]
 
 
-def drop_same_names(cases: list[Case]) -> list[Defect]:
+def drop_same_names(cases: list[CaseFiles]) -> list[Defect]:
     """Remove each case that has the name of an earlier one, and return a defect for it."""
-    first: dict[str, Case] = {}
+    first: dict[str, CaseFiles] = {}
     defects = []
     for case in cases:
         if first.setdefault(case.case_id, case) is not case:

@@ -11,7 +11,7 @@ from typing import Any
 from tfunet.config.refs import check_known, near_match
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import composed
-from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.case_files import CaseFiles
 from tfunet.files.regular import read_bytes
 
 KEYS = ("file", "key", "group", "keep")
@@ -58,9 +58,9 @@ class CaseTable:
                     "or name as key= a column in which they differ."
                 )
 
-    def select(self, cases: Sequence[Case]) -> tuple[list[Case], list[Defect]]:
+    def select(self, cases: Sequence[CaseFiles]) -> tuple[list[CaseFiles], list[Defect]]:
         """Return the cases that the table keeps, with its groups, and the defects."""
-        chosen: list[Case] = []
+        chosen: list[CaseFiles] = []
         defects: list[Defect] = []
         for case in cases:
             row = self._by_id.get(case.case_id)

@@ -15,7 +15,7 @@ import numpy as np
 from tfunet.data.defects import BadFileError, Defect
 from tfunet.data.image_files import read_image
 from tfunet.data.intensity_checks import IntensityChecks, watched
-from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.case_files import CaseFiles
 from tfunet.data.layouts.header_checks import CaseHeaders
 from tfunet.data.layouts.label_mapping import LabelMapping
 from tfunet.data.layouts.label_reader import LabelReader
@@ -51,7 +51,7 @@ class FileCase:
     spacings: tuple[Spacing, Spacing] | None
 
     @property
-    def files(self) -> Case:
+    def files(self) -> CaseFiles:
         """Its files."""
         return self.headers.case
 

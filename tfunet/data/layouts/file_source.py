@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import Defect, DefectsError
-from tfunet.data.layouts.case_files import Case, cases_without_group
+from tfunet.data.layouts.case_files import CaseFiles, cases_without_group
 from tfunet.data.layouts.file_reader import FileCase, FileReader
 from tfunet.data.layouts.header_checks import axes_by_mask, read_headers
 from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
@@ -45,7 +45,7 @@ class Listing:
     """
 
     root: Path
-    cases: Sequence[Case]
+    cases: Sequence[CaseFiles]
     defects: Sequence[Defect]
     found: str
     warnings: Sequence[Defect] = ()
@@ -200,7 +200,7 @@ def _patch(patch: Sequence[int] | None, shapes: Sequence[tuple[int, ...]]) -> tu
     return tuple(int(length) for length in patch)
 
 
-def _fingerprint(root: Path, cases: Sequence[Case], settings: Mapping[str, Any]) -> str:
+def _fingerprint(root: Path, cases: Sequence[CaseFiles], settings: Mapping[str, Any]) -> str:
     """Hash the settings and the files: by content, or above 256 MiB in all by size and time."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for case in cases:

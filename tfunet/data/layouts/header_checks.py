@@ -13,7 +13,7 @@ import numpy as np
 from tfunet.data.defects import BadFileError, Defect
 from tfunet.data.formats.units import METRES, converted, sizes_in_words
 from tfunet.data.image_files import Header, read_header
-from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.case_files import CaseFiles
 from tfunet.data.opening import has_no_axes
 
 
@@ -27,14 +27,14 @@ class CaseHeaders:
         masks: Headers of the mask files.
     """
 
-    case: Case
+    case: CaseFiles
     image: Header
     masks: tuple[Header, ...]
 
 
 def read_headers(
     root: Path,
-    cases: Sequence[Case],
+    cases: Sequence[CaseFiles],
     *,
     grey: bool,
     axes: str | None,
@@ -81,7 +81,7 @@ def read_headers(
     return _of_the_usual_kind(usable, defects)
 
 
-def axes_by_mask(root: Path, cases: Sequence[Case]) -> str | None:
+def axes_by_mask(root: Path, cases: Sequence[CaseFiles]) -> str | None:
     """Return the axes of images in a format without words for them, where the mask tells.
 
     Rows, columns and colours look like a stack; but then the mask would have as many planes.
@@ -137,7 +137,7 @@ def in_unit(header: Header, unit: str) -> Header:
     return replace(header, unit=unit, spacing=sizes or None, affine=affine)
 
 
-def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:
+def _disagreements(case: CaseFiles, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:
     """Return a defect for each file of a case whose pixels are not those of its first image."""
     defects = _contradictions(case, headers) if compare_sizes else []
     first = headers[0]
@@ -156,7 +156,7 @@ def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -
     return defects
 
 
-def _contradictions(case: Case, headers: Sequence[Header]) -> list[Defect]:
+def _contradictions(case: CaseFiles, headers: Sequence[Header]) -> list[Defect]:
     """Return a defect for each file that says two things about where its pixels lie."""
     return [
         Defect(

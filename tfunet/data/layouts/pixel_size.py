@@ -9,7 +9,7 @@ from tfunet.data.defects import Defect
 from tfunet.data.formats.claims import check_growth
 from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.image_files import Header
-from tfunet.data.layouts.case_files import Case, PatternFiles
+from tfunet.data.layouts.case_files import CaseFiles, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
 from tfunet.data.layouts.options import FileOptions
@@ -70,7 +70,7 @@ class PixelSizes:
         return self._fixed is None and self._source is None
 
     def of(
-        self, cases: Sequence[Case], headers: Sequence[Header]
+        self, cases: Sequence[CaseFiles], headers: Sequence[Header]
     ) -> tuple[list[tuple[Spacing, Spacing] | None], list[Defect]]:
         """Return each case's (pixel size, target) along its axes, and the defects.
 
@@ -115,7 +115,7 @@ class PixelSizes:
             )
         self._files = PatternFiles(self._root, source["file"])
 
-    def _find(self, case: Case, header: Header) -> Any:
+    def _find(self, case: CaseFiles, header: Header) -> Any:
         if self._fixed is not None:
             return self._fixed
         if self._source is None:
