@@ -140,7 +140,7 @@ def drawn(pipeline, count):
     """Return case, start, flips and map of the first samples of our pipeline."""
     import tensorflow as tf
 
-    from tfunet.data.augmentation.augment import Draws
+    from tfunet.data.augmentation.augment import SampleDraws
     from tfunet.data.augmentation.random_streams import CROP_STREAM, random_bits, stream_seed
     from tfunet.data.augmentation.spatial import planes, rotation_matrix
     from tfunet.data.crop import crop_start
@@ -150,7 +150,7 @@ def drawn(pipeline, count):
     turned = planes(range(rank))
 
     def of(epoch, sample):
-        draws = Draws(seed=pipeline.seed, epoch=epoch, sample=sample)
+        draws = SampleDraws(seed=pipeline.seed, epoch=epoch, sample=sample)
         seed = stream_seed(pipeline.seed, epoch, sample, CROP_STREAM)
         angles = draws.amounts("rotation", pipeline.augmentation.rotation, len(turned))[1]
         return {

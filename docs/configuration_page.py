@@ -17,6 +17,7 @@ from tfunet.config.reader import allowed
 from tfunet.config.run import RunConfig
 from tfunet.config.words import descriptions, title_of
 from tfunet.data import DATASETS
+from tfunet.data.layouts.options import FileOptions, MaskOptions
 from tfunet.models.plans import PLANS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -51,6 +52,8 @@ def page() -> str:
         parts += [f'## model = "{name}"\n', _intro(options), _keys(options)]
     for name, reference in DATASETS.items():
         parts += [f"## data = {name!r}\n".replace("'", '"'), *_function(_load(reference))]
+    for title, table in (("every data set of files", FileOptions), ("folder and csv", MaskOptions)):
+        parts += [f"## Options of {title}\n", _fields(table)]
     for name, table in {"hopeless": HopelessRule, "slurm": Slurm}.items():
         parts += [f"## {name}\n", _intro(table), _keys(table)]
     return "\n".join(parts)
@@ -83,6 +86,17 @@ def _keys(table: type, *, with_resume: bool = False) -> str:
     return _table(head, rows)
 
 
+def _fields(table: type) -> str:
+    """Return a table of the options that a dataclass itself has."""
+    own = vars(table)["__annotations__"]
+    words = descriptions(table)
+    keys = [key for key in fields(table) if key.name in own]
+    return _table(
+        ["option", "default", "meaning"],
+        [[f"`{key.name}`", _default(key), words[key.name]] for key in keys],
+    )
+
+
 def _function(function: Any) -> Iterator[str]:
     """Yield what a function does, and a table of its arguments."""
     about = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0].partition("\n\n")[2]
@@ -92,7 +106,10 @@ def _function(function: Any) -> Iterator[str]:
     rows = []
     arguments = inspect.signature(function).parameters
     for name, text in descriptions(function).items():
-        default = arguments[name].default if name in arguments else inspect.Parameter.empty
+        if name not in arguments:  # Those of a dataclass, which have a table.
+            yield f"{_cell(text)}\n"
+            continue
+        default = arguments[name].default
         shown = "" if default in (inspect.Parameter.empty, None) else f"`{_toml(default)}`"
         rows.append([f"`{name}`", shown, text])
     yield _table(["option", "default", "meaning"], rows)

@@ -281,8 +281,8 @@ def test_only_files_and_records_open_files_for_writing():
 
 # What opens files itself, and why nobody else can have put something else there.
 OPENERS = {
-    "tfunet/data/formats/": "image files, which are checked before: tfunet/data/image_files.py",
-    "tfunet/data/image_files.py": "as above",
+    "tfunet/data/formats/": "image files, which are checked before: tfunet/data/opening.py",
+    "tfunet/data/opening.py": "as above",
     "tfunet/machine/": "of the system, or installed",
     "tfunet/data/memory_map.py": "of the system",
     "tfunet/bench/launch/processes_to_start.py": "of the system",

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from tf_native.multiworker import MultiWorkerBackend
 from tfunet.backend import Topology
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
+from tfunet.data.pipeline import TrainingPipeline
 from tfunet.single_device import SingleDevice
 
 

@@ -14,14 +14,12 @@ from pathlib import Path
 import h5py
 import nibabel
 import numpy as np
-import pydicom
 import pytest
 import tifffile
 import zarr
+from dicom_files import AXIAL, dataset, save
 from paths import ROOT
 from PIL import Image
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from tfunet.data.check import check
 from tfunet.data.defects import DefectsError
@@ -78,29 +76,15 @@ UIDS = (f"1.2.826.0.1.3680043.8.498.{number}" for number in count(10**30))
 
 
 def save_dicom(path, pixels, spacing=1.0):
-    path.mkdir(parents=True)
-    series = next(UIDS)
+    meaning, series = "MONOCHROME2" if pixels.ndim == 3 else "RGB", next(UIDS)
     # Written in another order than they lie.
     for number in RNG.permutation(len(pixels)):
-        one = pydicom.Dataset()
-        one.file_meta = FileMetaDataset()
-        one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-        one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = CTImageStorage
-        one.SOPInstanceUID = one.file_meta.MediaStorageSOPInstanceUID = next(UIDS)
-        one.SeriesInstanceUID = series
-        one.Rows, one.Columns = pixels.shape[1:3]
-        one.SamplesPerPixel = 1 if pixels.ndim == 3 else pixels.shape[3]
-        one.PhotometricInterpretation = "MONOCHROME2" if pixels.ndim == 3 else "RGB"
-        one.PlanarConfiguration = 0
-        one.BitsAllocated = one.BitsStored = pixels.dtype.itemsize * 8
-        one.HighBit = one.BitsStored - 1
-        one.PixelRepresentation = 0
-        one.RescaleSlope, one.RescaleIntercept = 1, 0
-        one.PixelSpacing = [spacing, spacing]
-        one.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
-        one.ImagePositionPatient = [0, 0, float(number) * spacing]
-        one.PixelData = np.ascontiguousarray(pixels[number]).tobytes()
-        pydicom.dcmwrite(path / f"{next(UIDS)}.dcm", one, enforce_file_format=True)
+        place = {"PixelSpacing": [spacing] * 2, "ImageOrientationPatient": AXIAL}
+        place["ImagePositionPatient"] = [0, 0, float(number) * spacing]
+        names = {"SeriesInstanceUID": series, "SOPInstanceUID": next(UIDS)}
+        one = dataset(pixels[number], meaning=meaning, **names, **place)
+        one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID
+        save(path / f"{next(UIDS)}.dcm", one)
 
 
 # For each format what to write with, the pattern's end, the shape, and whether it holds floating

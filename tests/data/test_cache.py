@@ -91,18 +91,12 @@ def test_pixels_of_labels_are_counted_in_masks_of_any_integers(dtype):
     assert reader.signs(()).label_pixels == (3, 3, 0)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"fingerprint": "two"},
-        {"num_classes": 4},
-        {"case_ids": ("a", "b", "c")},
-    ],
-)
-def test_another_source_has_another_cache(changed, tmp_path):
-    first = build_cache(source_of(), tmp_path, patch=PATCH)
-    other = build_cache(replace(source_of(), **changed), tmp_path, patch=PATCH)
-    assert other.image_path != first.image_path
+def test_another_source_or_patch_has_another_cache(tmp_path):
+    changes = ({}, {"fingerprint": "two"}, {"num_classes": 4}, {"case_ids": ("a", "b", "c")})
+    built = [build_cache(replace(source_of(), **new), tmp_path, patch=PATCH) for new in changes]
+    built.append(build_cache(source_of(), tmp_path, patch=(9, 9)))
+    assert len({cases.image_path for cases in built}) == 5
+    assert built[-1].shapes == ((9, 9), (9, 9), (9, 9))
 
 
 def test_a_patch_that_no_memory_holds_is_named(tmp_path):
@@ -110,13 +104,6 @@ def test_a_patch_that_no_memory_holds_is_named(tmp_path):
         ValueError, match=r"patch = \[1000000, 1000000\] makes 1000000 x 1000000 pix"
     ):
         build_cache(source_of(), tmp_path, patch=(10**6, 10**6))
-
-
-def test_another_patch_has_another_cache(tmp_path):
-    first = build_cache(source_of(), tmp_path, patch=PATCH)
-    other = build_cache(source_of(), tmp_path, patch=(9, 9))
-    assert other.image_path != first.image_path
-    assert other.shapes == ((9, 9), (9, 9), (9, 9))
 
 
 @pytest.mark.parametrize(
@@ -268,14 +255,6 @@ def test_a_file_system_without_locks_still_caches(tmp_path, monkeypatch):
     assert theirs.exists()
 
 
-def test_the_folder_is_the_environment_s_or_the_user_s(monkeypatch):
-    monkeypatch.setenv("TFUNET_CACHE", "/somewhere/else")
-    assert default_folder() == Path("/somewhere/else")
-    monkeypatch.delenv("TFUNET_CACHE")
-    monkeypatch.setenv("HOME", "/home/ada")
-    assert default_folder() == Path("/home/ada/.cache/tfunet")
-
-
 class LoggedRead:
     """Notes each case that is decoded, slowly enough for others to arrive meanwhile."""
 
@@ -367,7 +346,11 @@ def test_an_index_with_a_wrong_value_is_decoded_anew(wrong, tmp_path):
 
 
 def test_a_folder_may_be_named_by_a_variable_or_the_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("TFUNET_CACHE", "/somewhere/else")
+    assert default_folder() == Path("/somewhere/else")
+    monkeypatch.delenv("TFUNET_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == tmp_path / ".cache/tfunet"
     monkeypatch.setenv("SCRATCH", "/scratch/me")
     assert cache_folder("~/c") == tmp_path / "c"
     assert cache_folder("$SCRATCH/c") == cache_folder("${SCRATCH}/c") == Path("/scratch/me/c")

@@ -8,7 +8,7 @@ import tifffile
 import zarr
 
 from tfunet.data.image_files import read_image, read_mask
-from tfunet.data.layouts import file_source
+from tfunet.data.layouts import file_reader
 from tfunet.data.layouts.folder import open_folder
 from tfunet.data.lazy_image import joined, open_image, open_mask, resized
 from tfunet.data.preprocess import channel_statistics, resize_linear
@@ -221,7 +221,7 @@ def test_files_of_one_case_must_have_one_shape(tmp_path):
     ],
 )
 def test_a_large_case_in_parts_is_what_reading_it_whole_gives(options, tmp_path, monkeypatch):
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
     monkeypatch.setattr("tfunet.data.lazy_image.PART_BYTES", 90 * 3 * 4 * 11)
     tifffile.imwrite(tmp_path / "x_image.tif", COLOURS[..., :3], tile=(16, 16), photometric="rgb")
     mask = np.array([0, 1, 3, 7], np.uint8)[STACK[0] % 4]
@@ -237,7 +237,7 @@ def test_a_large_case_in_parts_is_what_reading_it_whole_gives(options, tmp_path,
 
 
 def test_a_mask_in_parts_is_held_to_the_same_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
     monkeypatch.setattr("tfunet.data.lazy_image.PART_BYTES", 90 * 4 * 8)
     tifffile.imwrite(tmp_path / "x_image.tif", STACK[0], tile=(16, 16))
     mask = np.zeros(STACK[0].shape, np.uint8)

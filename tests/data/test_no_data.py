@@ -1,19 +1,19 @@
 """Pixels without data: what marks them is named, and they take the value that the user says."""
 
+import math
+
 import h5py
 import nibabel
 import numpy as np
-import pydicom
 import pytest
 import tifffile
 import zarr
+from dicom_files import dataset, save
 from PIL import Image
-from pydicom.dataset import FileMetaDataset
-from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
 
 from tfunet.data.check import case_defects, check
 from tfunet.data.image_files import read_image
-from tfunet.data.layouts import file_source
+from tfunet.data.layouts import file_reader
 from tfunet.data.lazy_image import open_image
 from tfunet.data.source import open_source
 from tfunet.prediction.prepare import preparation
@@ -64,22 +64,9 @@ def store(path):
 
 
 def dicom(path, *, padding, **changes):
-    one = pydicom.Dataset()
-    one.file_meta = FileMetaDataset()
-    one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = CTImageStorage
-    one.SOPInstanceUID = one.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
-    one.Rows, one.Columns = PIXELS.shape
-    one.SamplesPerPixel, one.PhotometricInterpretation = 1, "MONOCHROME2"
-    one.BitsAllocated = one.BitsStored = 16
-    one.HighBit, one.PixelRepresentation = 15, 1
-    one.RescaleSlope, one.RescaleIntercept = 1, 0
-    one.PixelSpacing = [1, 1]
+    one = dataset(with_hole(-2000, np.int16), PixelSpacing=[1, 1], **changes)
     one.add_new("PixelPaddingValue", "US" if padding > 0 else "SS", padding)
-    one.PixelData = with_hole(-2000, np.int16).tobytes()
-    for name, value in changes.items():
-        setattr(one, name, value)
-    pydicom.dcmwrite(path, one, enforce_file_format=True)
+    save(path, one)
 
 
 # The file, how it is written, and the words that name what marks the pixels.
@@ -197,7 +184,7 @@ def test_filled_pixels_are_not_in_statistics_and_have_a_label_of_their_own(
         pixels = PIXELS[~HOLE]
         np.testing.assert_allclose(image[gaps], -pixels.mean() / pixels.std(), rtol=1e-5)
     # Part by part it is the same, to the bit; and so is what is prepared for a prediction.
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 1)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 1)
     parts = list(opened(tmp_path, "a.tif", **options).read_parts(0).parts)
     np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), image)
     np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), mask)
@@ -324,5 +311,5 @@ def test_opaque_alpha_is_left_out_and_alpha_may_be_a_mask(tmp_path, name):
     assert f"no data in {HOLE.sum()} of" in defect.what
     filled = opened(tmp_path, name, alpha="mask", fill=0).read(0)[0]
     np.testing.assert_array_equal(filled, bands[..., :3] * ~HOLE[..., None])
-    with pytest.raises(ValueError, match="fill='0'; allowed: the number"):
-        opened(tmp_path, name, fill="0")
+    with pytest.raises(ValueError, match="fill=inf; allowed: the number"):
+        opened(tmp_path, name, fill=math.inf)

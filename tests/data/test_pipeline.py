@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tfunet.config.augmentation import KINDS, Augmentation, read_augmentation
 from tfunet.data.cache import build_cache
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
+from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.source import DataSource
 
 NUM_LABELS = 251
@@ -314,23 +315,6 @@ def test_a_sample_comes_at_most_once_an_epoch_and_from_its_own_case(cached, run)
     cases = images.reshape(len(samples), -1, 3)[..., 0].max(axis=1) - 1
     expected = np.asarray(cut["train"])[samples // cut["patches_per_case"]]
     np.testing.assert_array_equal(cases, expected)
-
-
-def test_the_dropped_tail_and_the_order_differ_from_epoch_to_epoch(cached):
-    steps = fed(training(cached[2], replica_batch=4, last_step=3 * 20))
-    epochs = np.split(np.concatenate(joined(steps, "sample")), 20)
-    assert len({tuple(epoch) for epoch in epochs}) == 20
-    dropped = {frozenset(range(14)) - set(epoch) for epoch in epochs}
-    assert len(dropped) > 10
-
-
-@pytest.mark.parametrize("first_step", [1, 3, 4, 7])
-def test_a_resumed_run_gets_the_rest(first_step, cached):
-    run = {"replica_batch": 2, "num_replicas": 2, "last_step": 9, "patches_per_case": 1}
-    whole = fed(training(cached[2], **run))
-    rest = fed(training(cached[2], first_step=first_step, **run))
-    for key in ("sample", "image", "mask"):
-        np.testing.assert_array_equal(joined(whole, key)[first_step:], joined(rest, key))
 
 
 @pytest.mark.parametrize("rank", [2, 3])

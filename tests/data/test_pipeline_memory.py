@@ -11,7 +11,8 @@ import numpy as np
 
 from tfunet.data import memory_map
 from tfunet.data.cached_cases import CachedCases
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
+from tfunet.data.pipeline import TrainingPipeline
 
 
 def large_cases(folder, side, count):

@@ -7,8 +7,9 @@ import pytest
 
 from tfunet.config.augmentation import read_augmentation
 from tfunet.data.cache import build_cache
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
 from tfunet.data.generated.phantoms import universes
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline, truth_of
+from tfunet.data.pipeline import TrainingPipeline, truth_of
 
 SOURCE = universes(num_cases=6, size=16)
 

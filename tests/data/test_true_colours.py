@@ -7,7 +7,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from tfunet.data.layouts import file_source
+from tfunet.data.layouts import file_reader
 from tfunet.data.preprocess import resize_linear
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.true_colours import true_colours
@@ -60,9 +60,9 @@ def test_an_image_is_not_read_again_if_its_statistics_are_given(intensity, tmp_p
     source = opened(tmp_path, intensity=intensity)
     image, _ = source.read(0)
     reads = []
-    monkeypatch.setattr(file_source, "read_image", lambda path, **_: reads.append(path))
+    monkeypatch.setattr(file_reader, "read_image", lambda path, **_: reads.append(path))
     # However large it is.
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 1)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 1)
     np.testing.assert_allclose(true_colours(source, 0)(image), SCENE, atol=1e-3)
     assert reads == []
 
@@ -72,7 +72,7 @@ def test_a_large_image_and_one_that_is_gone_stay_as_they_are(tmp_path, monkeypat
     source = opened(tmp_path)
     image, _ = source.read(0)
     with monkeypatch.context() as limited:
-        limited.setattr(file_source, "LARGE_BYTES", 1)
+        limited.setattr(file_reader, "LARGE_BYTES", 1)
         np.testing.assert_array_equal(true_colours(source, 0)(image), image)
     (tmp_path / "a.tif").unlink()
     np.testing.assert_array_equal(true_colours(source, 0)(image), image)

@@ -32,10 +32,11 @@ def test_with_a_halo_each_voxel_comes_from_one_window_and_has_its_context(planne
     tiling, halo, step = planned
     for axis, total, window in zip(tiling.axes, tiling.totals, tiling.window, strict=True):
         assert (total == 1).all()
-        for tile in axis:
-            assert tile.start % step == 0
-            assert tile.begin - tile.start >= halo or tile.begin == 0
-            assert tile.start + window - tile.end >= halo or tile.end == len(total)
+        for part in axis:
+            assert part.begin % step == 0
+            assert part.start - part.begin >= halo or part.start == 0
+            assert part.begin + window == part.end
+            assert part.end - part.stop >= halo or part.stop == len(total)
     for total, size in zip(tiling.totals, tiling.extent, strict=True):
         assert len(total) >= size > len(total) - step
 
@@ -44,7 +45,7 @@ def test_with_a_halo_each_voxel_comes_from_one_window_and_has_its_context(planne
 @given(blended_tilings())
 def test_blended_windows_overlap_by_half_at_least(tiling):
     for axis, total, window in zip(tiling.axes, tiling.totals, tiling.window, strict=True):
-        starts = [tile.start for tile in axis]
+        starts = [part.begin for part in axis]
         assert (total > 0).all()
         assert max(np.diff(starts), default=0) <= np.ceil(window / 2)
         assert starts[-1] + window == len(total)

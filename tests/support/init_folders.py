@@ -10,7 +10,7 @@ from PIL import Image
 
 from tfunet.arguments import from_dict
 from tfunet.data.check import check
-from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.early_checks import check_early
 from tfunet.data.source import open_source
 from tfunet.data.split import split_of
@@ -37,6 +37,13 @@ def square(*values, shape=(32, 48)):
     for number, value in enumerate(values):
         mask[4 * number : 4 * number + 3, 5:15] = value
     return mask
+
+
+def five_pairs(folder, image=grey, mask=None):
+    """Save five images, and their masks, which are a white square by default."""
+    for name in "abcde":
+        save(folder / "images" / f"{name}.png", image())
+        save(folder / "masks" / f"{name}.png", square(255) if mask is None else mask)
 
 
 def begun(folder, **given):

@@ -13,6 +13,7 @@ def whole(shape, dtype, high):
 
 
 def save(path, pixels, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.name.endswith((".nii", ".nii.gz")):
         nibabel.save(nibabel.Nifti1Image(pixels, np.diag([0.5, 1, 2, 1])), path)
     elif path.suffix == ".npy":

@@ -44,7 +44,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _auto(options: argparse.Namespace) -> int:
-    from tfunet.data.discovery.run_file import check_folder
+    from tfunet.data.discovery.describe import check_folder
 
     if not options.data.endswith(".toml"):
         check_folder(options.data)
@@ -106,7 +106,7 @@ def _data(options: argparse.Namespace) -> RunFile:
     from tfunet.arguments import check_names, parse
     from tfunet.data.defects import DefectsError
     from tfunet.data.discovery.automatic import not_taken, of_config
-    from tfunet.data.discovery.run_file import describe_data
+    from tfunet.data.discovery.describe import describe_data
     from tfunet.data.source import open_source
 
     path = Path(options.data)

@@ -57,7 +57,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from tfunet.data.check import Report, check, report_text
+    from tfunet.data.check import DataReport, check, report_text
     from tfunet.data.defects import DefectsError
     from tfunet.data.source import open_source
     from tfunet.data.split import split_of
@@ -66,7 +66,7 @@ def _check(options: argparse.Namespace) -> int:
     try:
         source = open_source(config.data, config.data_options, skip_bad=True)
     except DefectsError as error:  # No case is left to read.
-        report = Report.of_nothing(error)
+        report = DataReport.of_nothing(error)
     else:
         split, refusal = None, ""
         try:

@@ -80,7 +80,7 @@ def write_run(run: RunFile, out: Path, head: list[str]) -> None:
 
 
 def _init(options: argparse.Namespace) -> int:
-    from tfunet.data.discovery.run_file import check_folder, describe_folder
+    from tfunet.data.discovery.describe import check_folder, describe_folder
 
     check_folder(options.folder)
     check_new(options.out)

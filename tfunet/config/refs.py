@@ -11,7 +11,7 @@ from typing import Any
 
 from tfunet.config.keys import KEYS
 from tfunet.config.kinds import check_kind, refuse_standard
-from tfunet.config.option_types import check_types
+from tfunet.config.option_types import check_types, kinds_of_options
 from tfunet.config.own_code import call_text, explain
 from tfunet.config.words import check_reference, near_match
 
@@ -248,10 +248,8 @@ def call(
         if keyword is not None and keyword[1] in fixed:
             raise ValueError(f"{explained} ({error})") from error
         if keyword is not None and keyword[1] in options:
-            raise ValueError(
-                f"The {kind} {name!r} has no option {keyword[1]!r}."
-                f"{not_an_option(keyword[1]) or near_match(keyword[1], named) or of_another(kind)}"
-            ) from error
+            known = [*(kinds_of_options(function) or named)]
+            check_option(kind, name, keyword[1], [each for each in known if each not in fixed])
         if (getattr(function, "__module__", None) or "").startswith("keras."):
             what = f"The {kind} {name!r} cannot be made: {call_text(name, options)} raised"
             try:

@@ -34,7 +34,7 @@ MARK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CachedSet:
     """One cached data set, complete or not.
 
     Args:
@@ -64,7 +64,7 @@ def limit_bytes() -> int:
     return limit
 
 
-def entries(folder: Path) -> list[Entry]:
+def entries(folder: Path) -> list[CachedSet]:
     """Return the data sets in a cache's folder, least recently used first."""
     data_sets = []
     for home in folder.glob("*"):
@@ -77,7 +77,7 @@ def entries(folder: Path) -> list[Entry]:
                 stat = file.lstat()
                 sizes += stat.st_size
                 used = stat.st_mtime if file.name == INDEX else used
-        data_sets.append(Entry(path=home, num_bytes=sizes, used_seconds=used))
+        data_sets.append(CachedSet(path=home, num_bytes=sizes, used_seconds=used))
     return sorted(data_sets, key=lambda entry: (entry.used_seconds, entry.path))
 
 
@@ -107,7 +107,7 @@ def hold(home: Path) -> ExitStack:
         held.close()
 
 
-def remove(entry: Entry) -> bool:
+def remove(entry: CachedSet) -> bool:
     """Remove a data set unless a process uses or builds it; return whether it is gone."""
     with ExitStack() as held:
         try:
@@ -129,7 +129,7 @@ def remove(entry: Entry) -> bool:
     return True
 
 
-class Room:
+class CacheRoom:
     """The part of the limit that is left for a data set that is being written."""
 
     def __init__(self, home: Path) -> None:

@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from tfunet.data.cache_eviction import CONTENT, INDEX, Room
+from tfunet.data.cache_eviction import CONTENT, INDEX, CacheRoom
 from tfunet.data.cached_cases import CachedCases, cached_cases
 from tfunet.data.case_signs import CaseSigns, SignsReader
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, defect_of, lines_by_cause
@@ -41,20 +42,9 @@ def write_cases(
     all_signs: list[CaseSigns] = []
     defects: dict[int, str] = {}
     listed: list[Defect] = []
-    room = Room(home)
+    room = CacheRoom(home)
 
-    def decode(index: int) -> tuple[tuple[int, ...], Iterable[Rows], _Seen]:
-        """Decode a case, but only start on one that comes in parts."""
-        with _blaming_the_case():
-            case = source.read_parts(index)
-            if case is not None:
-                seen = _Seen(source, case.shape)
-                return case.shape, _padded_rows(source, case, patch, seen), seen
-            image, mask = source.read_case(index)
-        case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
-        seen = _Seen(source, case.shape)
-        return case.shape, list(_padded_rows(source, case, patch, seen)), seen
-
+    decode = partial(_decoded, source, patch)
     with _replacing(*(home / name for name in CONTENT)) as (images, masks, foreground):
 
         def write(rows: Iterable[Rows]) -> None:
@@ -95,6 +85,21 @@ def write_cases(
         content["signs"] = [signs.to_json() for signs in all_signs]
         index_file.write(json.dumps({**content, "defects": defects}).encode())
     return cached_cases(home, source, patch, extents, counts, all_signs, defects)
+
+
+def _decoded(
+    source: DataSource, patch: tuple[int, ...], index: int
+) -> tuple[tuple[int, ...], Iterable[Rows], "_Seen"]:
+    """Decode a case, but only start on one that comes in parts."""
+    with _blaming_the_case():
+        case = source.read_parts(index)
+        if case is not None:
+            seen = _Seen(source, case.shape)
+            return case.shape, _padded_rows(source, case, patch, seen), seen
+        image, mask = source.read_case(index)
+    case = CaseParts(shape=mask.shape, parts=iter([(image, mask)]))
+    seen = _Seen(source, case.shape)
+    return case.shape, list(_padded_rows(source, case, patch, seen)), seen
 
 
 class _Seen:

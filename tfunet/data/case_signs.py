@@ -32,27 +32,16 @@ class CaseSigns:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
         notes = [[note.file, note.what, note.case_id] for note in self.notes]
-        return {
-            "content": self.content,
-            "label_pixels": self.label_pixels,
-            "constant": self.constant,
-            "ends": self.ends,
-            "notes": notes,
-        }
+        return {**vars(self), "notes": notes}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "CaseSigns":
         """Return what `to_json` gave."""
-        return cls(
-            content=str(stored["content"]),
-            label_pixels=tuple(int(pixels) for pixels in stored["label_pixels"]),
-            constant=tuple(int(channel) for channel in stored["constant"]),
-            ends=tuple(float(value) for value in stored["ends"]),
-            notes=tuple(
-                Defect(file=str(file), what=str(what), case_id=str(case_id))
-                for file, what, case_id in stored["notes"]
-            ),
+        lists = {name: tuple(stored[name]) for name in ("label_pixels", "constant", "ends")}
+        notes = (
+            Defect(file=file, what=what, case_id=case_id) for file, what, case_id in stored["notes"]
         )
+        return cls(content=stored["content"], notes=tuple(notes), **lists)
 
 
 @final

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import Defect, DefectsError, by_cause, defect_of, lines_by_cause
-from tfunet.data.doubts import CaseLook, doubts, sizes_in_words
+from tfunet.data.doubts import CaseLook, doubts
+from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.preprocess import channel_statistics, pooled_statistics
 from tfunet.data.source import DataSource, RawCase
 from tfunet.data.split import SIDES, Split
@@ -51,7 +52,7 @@ class CaseFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class DataReport:
     """What a data set holds.
 
     Args:
@@ -71,7 +72,7 @@ class Report:
     warnings: tuple[Defect, ...]
 
     @classmethod
-    def of_nothing(cls, error: DefectsError) -> "Report":
+    def of_nothing(cls, error: DefectsError) -> "DataReport":
         """Return the report of a data set in which no case can be opened."""
         return cls(
             name=error.name,
@@ -94,7 +95,7 @@ def check(
     *,
     refusal: str = "",
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
-) -> Report:
+) -> DataReport:
     """Read every case once; `progress` wraps the indices, as tqdm does.
 
     `refusal` says why the data set has no split. It comes after the defects that may be its cause.
@@ -124,7 +125,7 @@ def check(
             "no mask has the value of pixels to ignore (ignore_label): correct it, or leave it out"
         )
         warnings.append(Defect(file=source.name, what=what))
-    return Report(
+    return DataReport(
         name=source.name,
         num_cases=len(source.case_ids),
         label_names=() if source.targets else ("background", *source.label_names().values()),
@@ -155,7 +156,7 @@ def case_defects(source: DataSource, image: np.ndarray, mask: np.ndarray) -> lis
     return problems
 
 
-def report_text(report: Report) -> str:
+def report_text(report: DataReport) -> str:
     """Return the report as text, which fits a screen if nothing is wrong."""
     number = _count(report.num_cases, "case")
     if not report.num_cases:
@@ -227,7 +228,7 @@ def _look(facts: CaseFacts, notes: tuple[Defect, ...]) -> CaseLook:
     )
 
 
-def _summary(report: Report) -> list[str]:
+def _summary(report: DataReport) -> list[str]:
     cases = report.cases
     if not cases:
         return []

@@ -13,12 +13,14 @@ BACKGROUND = "background"
 MOST_SHARE = 0.5
 
 
+def toml_key(name: str) -> str:
+    """Return a key as a configuration has it."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else toml_value(name)
+
+
 def inline_table(table: Mapping[str, Any]) -> str:
     """Return a table of values as a configuration has it."""
-    entries = (
-        f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else toml_value(key)} = {toml_value(value)}"
-        for key, value in table.items()
-    )
+    entries = (f"{toml_key(key)} = {toml_value(value)}" for key, value in table.items())
     return f"{{ {', '.join(entries)} }}"
 
 
@@ -28,5 +30,9 @@ def dice_everywhere(share: float) -> float:
 
 
 def toml_value(value: Any) -> str:
-    """Return a number, a text or a list as a configuration has it."""
+    """Return a number, a text, a list or a table as a configuration has it."""
+    if isinstance(value, Mapping):
+        return inline_table(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False)

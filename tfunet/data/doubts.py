@@ -1,7 +1,7 @@
 """What training can use in a data set, but may be a mistake. Imports no TensorFlow."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -10,6 +10,7 @@ import numpy as np
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_lines import MOST_SHARE, dice_everywhere
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, lines_by_cause
+from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.source import DataSource
 from tfunet.data.split import GROUP, SIDES, Split
 
@@ -123,11 +124,6 @@ def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLo
         for side in SIDES
         for index in getattr(split, side)
     ]
-
-
-def sizes_in_words(values: Iterable[float]) -> str:
-    """Return sizes along axes, such as "0.5 x 1"."""
-    return " x ".join(f"{value:g}" for value in values)
 
 
 def _swapped(source: DataSource, cases: Sequence[CaseLook]) -> list[Defect]:

@@ -1,6 +1,5 @@
 """Reads one image or mask file of any known format. Imports no TensorFlow."""
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.defects import BadFileError
-from tfunet.data.formats import FORMATS, OUTLINES, SIGNATURES
-from tfunet.data.formats.claims import check_regular, pointer
-from tfunet.data.formats.container import split_container
-from tfunet.data.formats.stored import CHANNELS, SPATIAL, Grid, Region, Stored
+from tfunet.data.formats import OUTLINES
+from tfunet.data.formats.stored import CHANNELS, SPATIAL, PlaneGrid, Region, Stored
 from tfunet.data.mask_values import ChannelValues, as_mask, no_values
 from tfunet.data.no_data import without_data
+from tfunet.data.opening import guarded, has_no_axes, module_of
 
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -24,15 +22,10 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 # All whole numbers up to this are different in float32.
 EXACT = 2**24
 
-LONGEST_REASON = 600
+# Formats in which the values of a mask are not what a viewer shows, such as a palette's numbers.
+OF_LABELS = tuple(f"tfunet.data.formats.{name}" for name in ("tiff", "pillow", "dicom", "slices"))
 # Formats whose masks say where their pixels lie, and leave out empty planes.
 PLACED = ("tfunet.data.formats.dicom", "tfunet.data.formats.slices")
-
-# The extra of each package that is not in io.
-EXTRAS = {
-    "SimpleITK": "itk",
-    **dict.fromkeys(("pycocotools", "roifile", "skimage"), "annotations"),
-}
 
 # What a channel that is tagged alpha may be taken for.
 ALPHA = ("drop", "keep", "mask")
@@ -104,7 +97,7 @@ def read_header(
 
     Raises BadFileError for a file that cannot be read.
     """
-    module = _module(path)
+    module = module_of(path)
 
     def header(path: Path) -> Header:
         describe = _of(module, "stored", labels=mask, image=image)
@@ -148,11 +141,6 @@ def _in_colour(path: Path, described: Stored, stored: Stored) -> bool:
     return stored.channels in (3, 4) if samples > 2 else stored.channels == 3 and has_no_axes(path)
 
 
-def has_no_axes(path: Path) -> bool:
-    """Return whether a file's format has no words for its axes."""
-    return _suffix(path) in (".npy", ".h5", ".hdf5", ".zarr")
-
-
 def read_image(
     path: Path,
     *,
@@ -169,7 +157,7 @@ def read_image(
     it unless it is opaque. Pixels without data become `fill`. Raises BadFileError for a file that
     cannot be read, or has pixels without data (NaN and infinity among them) and no `fill`.
     """
-    module = _module(path)
+    module = module_of(path)
     stored, pixels = _laid_out(path, module.decoded, axes, mask=False)
     options: dict[str, Any] = {"grey": grey, "alpha": alpha, "fill": fill, "note": note}
     return as_image(path, pixels, stored=stored, hidden=_hidden(path), **options)
@@ -237,7 +225,7 @@ def _opaque(dtype: np.dtype) -> float:
 
 
 def _hidden(path: Path) -> np.ndarray | None:
-    find = getattr(_module(path), "hidden", None)
+    find = getattr(module_of(path), "hidden", None)
     return guarded(path, find) if find else None
 
 
@@ -269,7 +257,7 @@ def read_mask(
     Raises BadFileError for fractions without `fractions`, for colours without `colours`, and for
     files that cannot be read.
     """
-    module = _module(path)
+    module = module_of(path)
     decode = _of(module, "decoded", labels=not colours, image=image)
     stored, values = _laid_out(path, decode, axes, mask=True, beside=beside)
     hidden = _hidden(path)
@@ -306,7 +294,7 @@ def open_region(
     A box is (*box, channels) in the stored type, alpha included. None where the file can only be
     read whole. The arguments are as in `read_header` and `read_mask`.
     """
-    module = _module(path)
+    module = module_of(path)
     labels = mask and not colours
     make = _of(module, "region", labels=labels)
     stored_box = guarded(path, make) if make else None
@@ -326,17 +314,6 @@ def open_region(
     return stored, region
 
 
-def content_files(path: Path) -> list[Path]:
-    """Return the files that a path stands for: itself, its container, all files in it, or its
-    header and pixels."""
-    path, _ = split_container(path)
-    if not path.is_dir():
-        listed = getattr(_module(path), "content_files", None)
-        files: list[Path] = guarded(path, listed) if listed else [path]
-        return files
-    return sorted(file for file in path.rglob("*") if file.is_file())
-
-
 def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = None) -> Any:
     """Return a function of a format; of a mask's labels that of its own, where there is one.
 
@@ -345,20 +322,19 @@ def _of(module: ModuleType, name: str, *, labels: bool, image: Header | None = N
     plain: Any = getattr(module, name, None)
     if module.__name__ in OUTLINES.values() and image is not None:
         return partial(plain, shape=image.shape)
-    if not labels:
+    if not labels or plain is None or module.__name__ not in OF_LABELS:
         return plain
-    of_labels: Any = getattr(module, f"{name}_labels", plain)
     if module.__name__ in PLACED and image is not None and image.affine is not None:
-        return partial(of_labels, grid=_grid(image))
-    return of_labels
+        return partial(plain, labels=True, grid=_grid(image))
+    return partial(plain, labels=True)
 
 
-def _grid(image: Header) -> Grid:
+def _grid(image: Header) -> PlaneGrid:
     """Return where the planes, rows and columns of an image lie."""
     affine = np.asarray(image.affine)
     if len(image.shape) == 3:
-        return Grid(shape=image.shape, affine=affine)
-    return Grid(shape=(1, *image.shape), affine=affine[:, [2, 0, 1, 3]])
+        return PlaneGrid(shape=image.shape, affine=affine)
+    return PlaneGrid(shape=(1, *image.shape), affine=affine[:, [2, 0, 1, 3]])
 
 
 def _spatial_affine(stored: Stored) -> np.ndarray | None:
@@ -414,85 +390,3 @@ def _has_shape(stored: Stored, shape: tuple[int, ...]) -> bool:
         return tuple(stored.shape[axis] for axis in stored.spatial) == shape
     except ValueError:  # Its axes are no plane and no stack.
         return False
-
-
-def _suffix(path: Path) -> str:
-    path, _ = split_container(path)
-    parts = [part.lower() for part in path.parts]
-    if path.suffix.lower() != ".zarr" and any(part.endswith(".zarr") for part in parts):
-        return ".zarr"
-    if parts and parts[-1].endswith(".nii.gz"):
-        return ".nii.gz"
-    suffix = path.suffix.lower()
-    return "/" if suffix not in FORMATS and path.is_dir() else suffix
-
-
-def _module(path: Path) -> ModuleType:
-    suffix = _suffix(path)
-    if suffix not in {**FORMATS, **OUTLINES}:
-        if not path.exists():
-            raise BadFileError(path, "does not exist.")
-        known = ", ".join(suffix for suffix in FORMATS if suffix.startswith("."))
-        raise BadFileError(path, f"unknown format. Known: {known}, and folders of slices.")
-    try:
-        return importlib.import_module({**FORMATS, **OUTLINES}[suffix])
-    except ModuleNotFoundError as error:
-        raise BadFileError(
-            path, f"reading it needs {error.name}: pip install 'tfunet[{_extra(error.name)}]'."
-        ) from error
-
-
-def _extra(package: str | None) -> str:
-    return EXTRAS.get(package or "", "io")
-
-
-def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return `read(path)`; any error in it becomes a BadFileError with the reason."""
-    try:
-        file, _ = split_container(path)
-        if file.exists():
-            check_regular(file)
-        return read(path)
-    except ModuleNotFoundError as error:
-        raise BadFileError(
-            path, f"reading it needs {error.name}: pip install 'tfunet[{_extra(error.name)}]'."
-        ) from error
-    except Exception as error:
-        reason = _plain_reason(split_container(path)[0], _suffix(path)) or _on_one_line(error)
-        raise BadFileError(path, f"cannot be read ({reason}).") from error
-
-
-def _on_one_line(error: BaseException) -> str:
-    lines = [line.strip().rstrip(".:") for line in str(error).splitlines() if line.strip()]
-    # All of them: decoders give the reason first and the remedy last.
-    return "; ".join(lines)[:LONGEST_REASON] or type(error).__name__
-
-
-def _plain_reason(path: Path, suffix: str) -> str:
-    """Return the usual causes in plain words, which decoders do not have; "" if none applies."""
-    try:
-        check_regular(path)
-        if path.is_dir():
-            return "" if suffix in ("/", ".zarr") else "it is a folder"
-        if path.stat().st_size == 0:
-            return "the file is empty"
-        if where := pointer(path):
-            return f"it is {where}"
-        with path.open("rb") as file:
-            start = file.read(400)
-    except FileNotFoundError:
-        where = pointer(path)
-        return f"it is {where}" if where else "there is no such file"
-    except PermissionError:
-        return "no permission to read it; run chmod u+r"
-    except ValueError:  # It is no regular file, and the error says so.
-        return ""
-    kinds = [
-        (kind, suffixes)
-        for kind, (suffixes, at, marks) in SIGNATURES.items()
-        if any(start[at:].startswith(mark) for mark in marks)
-    ]
-    # A file may be of two kinds: a DICOM may begin as a TIFF does.
-    if kinds and not any(suffix in suffixes for _, suffixes in kinds):
-        return f"its content is {kinds[0][0]}, but its name ends in {suffix}; rename it"
-    return ""

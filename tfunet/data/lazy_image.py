@@ -18,7 +18,6 @@ from tfunet.data.image_files import (
     Header,
     Note,
     as_image,
-    guarded,
     open_region,
     read_header,
     read_image,
@@ -26,6 +25,7 @@ from tfunet.data.image_files import (
     unheard,
 )
 from tfunet.data.mask_values import ChannelValues, as_mask, no_values
+from tfunet.data.opening import guarded
 from tfunet.data.preprocess import nearest, resize_linear_box
 
 PART_BYTES = 64 * 2**20

@@ -95,26 +95,35 @@ def draw(
     blocks = np.ravel(figure.subfigures(num_rows, per_row, squeeze=False))
     for number, (panel, block) in enumerate(zip(panels, blocks, strict=False)):
         original = panels[number - number % 2] if in_pairs else panels[0]
-        low, high = brightness(
-            [shown_channels(original.image, in_colour=in_colour)], in_colour=in_colour
-        )
+        pixels = shown_channels(original.image, in_colour=in_colour)
+        span = brightness([pixels], in_colour=in_colour)
+        views = block.subplots(1, num_views, squeeze=False)[0]
         block.suptitle(panel.title, fontsize=8, parse_math=False)
-        shown = slices(panel, in_colour=in_colour)
-        views = iter(block.subplots(1, num_views, squeeze=False)[0])
-        for pixels, mask in shown:
-            axes = next(views)
-            draw_pixels(axes, pixels, low, high, interpolation="nearest")
-            axes.set_axis_off()
-            axes = next(views) if is_map else axes
-            layer = overlay(mask, ignored=ignored, filled=is_map)
-            axes.imshow(layer, interpolation="nearest")
-            axes.set_axis_off()
-    handles = [
-        Patch(color=NO_DATA if label == ignored else colour_of(label), label=name)
-        for label, name in labels.items()
-    ]
+        _draw_panel(views, panel, span, in_colour=in_colour, ignored=ignored, is_map=is_map)
+    colours = {label: NO_DATA if label == ignored else colour_of(label) for label in labels}
+    handles = [Patch(color=colours[label], label=name) for label, name in labels.items()]
     add_legend(figure, handles, loc="outside lower center", ncols=entries, fontsize=8)
     return figure
+
+
+def _draw_panel(
+    views: Iterable[Any],
+    panel: Panel,
+    span: tuple[float, float],
+    *,
+    in_colour: bool,
+    ignored: int | None,
+    is_map: bool,
+) -> None:
+    """Draw the views of a sample, with black and white at the ends of a span."""
+    views = iter(views)
+    for pixels, mask in slices(panel, in_colour=in_colour):
+        axes = next(views)
+        draw_pixels(axes, pixels, *span, interpolation="nearest")
+        axes.set_axis_off()
+        axes = next(views) if is_map else axes
+        axes.imshow(overlay(mask, ignored=ignored, filled=is_map), interpolation="nearest")
+        axes.set_axis_off()
 
 
 def add_legend(figure: Figure, handles: Sequence[Patch], **options: Any) -> None:

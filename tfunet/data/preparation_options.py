@@ -11,6 +11,9 @@ from tfunet.data.preprocess import Intensity, check_channels, check_intensity
 from tfunet.files.typed import Positive, typed
 from tfunet.record import as_recorded
 
+# Sizes of pixels, in any unit of length.
+LEAST, MOST = 1e-15, 1e15
+
 
 class RecordedPreparation(TypedDict):
     """What data.json holds of a `tfunet.prediction.prepare.Preparation`."""
@@ -74,17 +77,22 @@ def check_alpha_and_fill(alpha: str | None, fill: float | None) -> None:
             f"alpha={alpha!r}; allowed: 'drop' leaves this channel out, 'keep' makes it a channel "
             "of the image, 'mask' takes pixels where it is 0 as without data."
         )
-    is_number = isinstance(fill, int | float) and not isinstance(fill, bool)
-    if fill is not None and not (is_number and math.isfinite(fill)):
+    if fill is not None and not math.isfinite(fill):
         raise ValueError(f"fill={fill!r}; allowed: the number that pixels without data become.")
 
 
-def sizes_along(sizes: Any, num_axes: int) -> tuple[float, ...]:
+def sizes_along(given: Any, num_axes: int) -> tuple[float, ...]:
     """Return the pixel size along each axis, of one number or of one for each axis."""
-    each = tuple(sizes) if isinstance(sizes, list | tuple) else (sizes,) * num_axes
-    if len(each) != num_axes or not all(0 < float(size) < math.inf for size in each):
+    several = given if isinstance(given, list | tuple) else [given] * num_axes
+    try:
+        are_sizes = not any(isinstance(size, bool) for size in several)
+        sizes = tuple(map(float, several)) if are_sizes else ()
+    except (TypeError, ValueError):
+        sizes = ()
+    # NaN fails this comparison too.
+    if len(sizes) != num_axes or not all(LEAST <= size <= MOST for size in sizes):
         raise ValueError(
-            f"Got pixel size {sizes!r}. Allowed: a positive number, or one for each of {num_axes} "
-            "axes."
+            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an "
+            "axis, with points for decimals"
         )
-    return tuple(map(float, each))
+    return sizes

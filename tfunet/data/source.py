@@ -157,11 +157,13 @@ class DataSource:
         if len(set(self.case_ids)) != len(self.case_ids):
             twice = sorted({name for name in self.case_ids if self.case_ids.count(name) > 1})
             raise ValueError(f"The data set {self.name!r} names cases twice: {twice[:5]}.")
-        if len(self.groups) != len(self.case_ids):
-            raise ValueError(
-                f"The data set {self.name!r} has {len(self.case_ids)} cases and "
-                f"{len(self.groups)} groups; give one group for each case."
-            )
+        for name in ("groups", "files", "spacings", "shapes"):
+            given = len(getattr(self, name))
+            if given != len(self.case_ids) and (given or name == "groups"):
+                raise ValueError(
+                    f"The data set {self.name!r} has {len(self.case_ids)} cases and {given} "
+                    f"{name}: give one for each case{'' if name == 'groups' else ', or none'}."
+                )
         if self.targets:
             self._check_targets()
         elif self.ignored is not None and self.ignored < self.num_classes:
@@ -235,13 +237,6 @@ class DataSource:
 
     def _check_optional(self) -> None:
         """Raise ValueError for what would be noticed only when it is used, long after."""
-        for name in ("files", "spacings", "shapes"):
-            given = len(getattr(self, name))
-            if given not in (0, len(self.case_ids)):
-                raise ValueError(
-                    f"The data set {self.name!r} has {len(self.case_ids)} cases and {given} "
-                    f"{name}: give one for each case, or none."
-                )
         for name in ("spacings", "shapes"):
             for sizes in getattr(self, name):
                 if sizes is not None and len(sizes) != len(self.patch):

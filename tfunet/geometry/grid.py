@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 
-from tfunet.geometry.windows import Window
+from tfunet.geometry.windows import AxisPart, Window
 
 # One number along each axis.
 Sizes = tuple[int, ...]
@@ -43,18 +43,18 @@ class Grid:
         tiles: Along each axis.
         image: Its sizes.
         halo: Pixels around a tile, before they are rounded up to the alignment.
-        axes: For each axis the windows as (begin, own begin, own end, end).
+        axes: The windows along each axis.
     """
 
     tiles: tuple[int, ...]
     image: tuple[int, ...]
     halo: tuple[int, ...]
-    axes: tuple[tuple[tuple[int, int, int, int], ...], ...]
+    axes: tuple[tuple[AxisPart, ...], ...]
 
     @property
     def largest_window(self) -> tuple[int, ...]:
         """Sizes of the largest window."""
-        return tuple(max(end - begin for begin, _, _, end in axis) for axis in self.axes)
+        return tuple(max(part.end - part.begin for part in axis) for axis in self.axes)
 
     @property
     def num_tiles(self) -> int:
@@ -65,7 +65,7 @@ class Grid:
     def even_tiles(self) -> tuple[Tile, ...]:
         """The tiles, the last axis fastest, in windows that all have the size `largest_window`."""
         axes = [
-            [(min(begin, axis[-1][3] - size), start, stop) for begin, start, stop, _ in axis]
+            [(min(part.begin, axis[-1].end - size), part.start, part.stop) for part in axis]
             for axis, size in zip(self.axes, self.largest_window, strict=True)
         ]
         tiles = (zip(*places, strict=True) for places in product(*axes))
@@ -79,7 +79,7 @@ class Grid:
     @property
     def redundancy(self) -> float:
         """Pixels of all windows for each pixel of the image, borders and alignment counted."""
-        pixels = math.prod(sum(end - begin for begin, _, _, end in axis) for axis in self.axes)
+        pixels = math.prod(sum(part.end - part.begin for part in axis) for axis in self.axes)
         return pixels / math.prod(self.image)
 
     @property
@@ -94,7 +94,7 @@ class Grid:
     def is_finer_than_halo(self) -> bool:
         """Whether some tile is narrower than the halo of its neighbour."""
         return any(
-            len(axis) > 1 and min(stop - start for _, start, stop, _ in axis) < margin
+            len(axis) > 1 and min(part.stop - part.start for part in axis) < margin
             for axis, margin in zip(self.axes, self.halo, strict=True)
         )
 
@@ -111,7 +111,7 @@ def grid(
 
 
 @functools.cache
-def _axis(size: int, count: int, margin: int, step: int) -> tuple[tuple[int, int, int, int], ...]:
+def _axis(size: int, count: int, margin: int, step: int) -> tuple[AxisPart, ...]:
     steps = -(-size // step)
     if not 1 <= count <= steps:
         raise ValueError(
@@ -121,7 +121,7 @@ def _axis(size: int, count: int, margin: int, step: int) -> tuple[tuple[int, int
     borders = [round(at * steps / count) * step for at in range(count + 1)]
     rounded = -(-margin // step) * step
     return tuple(
-        (max(start - rounded, 0), start, stop, min(stop + rounded, steps * step))
+        AxisPart(max(start - rounded, 0), start, stop, min(stop + rounded, steps * step))
         for start, stop in pairwise(borders)
     )
 

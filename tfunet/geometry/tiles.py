@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from tfunet.geometry.windows import axis_windows, padding_before
+from tfunet.geometry.windows import AxisPart, axis_parts, padding_before
 
 # As in nnU-Net (Isensee et al. 2021): half of a window overlaps the next, and its Gaussian weights
 # have a standard deviation of an eighth of the window.
@@ -20,35 +20,31 @@ Predict = Callable[[Sequence[tuple[int, ...]]], Iterable[np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tile:
-    """A window along one axis; it counts from its voxel `begin` on with these float32 weights."""
-
-    start: int
-    begin: int
-    weights: np.ndarray
-
-    @property
-    def end(self) -> int:
-        """One past the last voxel that it counts for."""
-        return self.begin + len(self.weights)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Tiling:
-    """Windows that cover a padded image: all combinations of the tiles of its axes."""
+    """Windows that cover a padded image: all combinations of the parts of its axes.
+
+    Args:
+        extent: Spatial shape of the image.
+        before: Voxels of padding in front of it.
+        window: Spatial shape of each window.
+        axes: The windows along each axis of the padded image.
+        weights: Along each axis, how much each voxel of a window counts, float32. Those outside of
+            its own part count for nothing.
+    """
 
     extent: tuple[int, ...]
     before: tuple[int, ...]
     window: tuple[int, ...]
-    axes: tuple[tuple[Tile, ...], ...]
+    axes: tuple[tuple[AxisPart, ...], ...]
+    weights: tuple[np.ndarray, ...]
 
     @cached_property
     def totals(self) -> tuple[np.ndarray, ...]:
-        """Along each axis, the sum of the weights of all tiles at each voxel."""
-        totals = [np.zeros(max(tile.end for tile in axis), np.float32) for axis in self.axes]
-        for total, axis in zip(totals, self.axes, strict=True):
-            for tile in axis:
-                total[tile.begin : tile.end] += tile.weights
+        """Along each axis, the sum of the weights of all windows at each voxel."""
+        totals = [np.zeros(max(part.stop for part in axis), np.float32) for axis in self.axes]
+        for total, axis, weights in zip(totals, self.axes, self.weights, strict=True):
+            for part in axis:
+                total[part.start : part.stop] += weights[_inside(part, part.start)]
         return tuple(totals)
 
     @property
@@ -58,13 +54,13 @@ class Tiling:
 
     def rows_done(self, rows: int) -> int:
         """Return how many of the first `rows` rows of the image are complete bands of `bands`."""
-        starts = [max(tile.begin - self.before[0], 0) for tile in self.axes[0]]
+        starts = [max(part.start - self.before[0], 0) for part in self.axes[0]]
         return max((start for start in [*starts, self.extent[0]] if start <= rows), default=0)
 
     def windows_from(self, row: int) -> int:
         """Return how many windows count for the rows of the image from `row` on."""
         per_row = self.num_windows // len(self.axes[0])
-        return per_row * sum(tile.end > row + self.before[0] for tile in self.axes[0])
+        return per_row * sum(part.stop > row + self.before[0] for part in self.axes[0])
 
 
 def with_halo(
@@ -90,13 +86,14 @@ def with_halo(
                 f"A window of {length} voxels is no multiple of {step}, by which this network "
                 f"pools. Choose {-(-length // step) * step}."
             )
-        axes.append(
-            tuple(
-                Tile(start=start, begin=start + first, weights=np.ones(stop - first, np.float32))
-                for start, first, stop in axis_windows(size, length, margin, step)
-            )
-        )
-    return Tiling(extent=tuple(extent), before=(0,) * len(padded), window=cut, axes=tuple(axes))
+        axes.append(tuple(axis_parts(size, length, margin, step)))
+    return Tiling(
+        extent=tuple(extent),
+        before=(0,) * len(padded),
+        window=cut,
+        axes=tuple(axes),
+        weights=tuple(np.ones(length, np.float32) for length in cut),
+    )
 
 
 def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
@@ -111,9 +108,13 @@ def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
         window=tuple(window),
         axes=tuple(
             tuple(
-                Tile(start=start, begin=start, weights=_gaussian(length, alone=size == length))
+                AxisPart(start, start, start + length, start + length)
                 for start in _even_starts(size, length)
             )
+            for size, length in zip(padded, window, strict=True)
+        ),
+        weights=tuple(
+            _gaussian(length, alone=size == length)
             for size, length in zip(padded, window, strict=True)
         ),
     )
@@ -131,16 +132,16 @@ def bands(
         slice(first, first + size)
         for first, size in zip(tiling.before[1:], tiling.extent[1:], strict=True)
     )
-    ends = [tile.begin for tile in tiling.axes[0][1:]] + [len(tiling.totals[0])]
-    for tile, end in zip(tiling.axes[0], ends, strict=True):
-        if tile.end <= done:
+    ends = [part.start for part in tiling.axes[0][1:]] + [len(tiling.totals[0])]
+    for part, end in zip(tiling.axes[0], ends, strict=True):
+        if part.stop <= done:
             continue
-        missing = tile.end - done - len(held)
+        missing = part.stop - done - len(held)
         held = np.concatenate([held, np.zeros((max(missing, 0), *rest, num_logits), np.float32)])
-        corners = list(product([tile], *tiling.axes[1:]))
-        starts = [tuple(tile.start for tile in corner) for corner in corners]
+        corners = list(product([part], *tiling.axes[1:]))
+        starts = [tuple(along.begin for along in corner) for corner in corners]
         for corner, logits in zip(corners, predict(starts), strict=True):
-            _add(held, done, corner, logits)
+            _add(held, done, corner, logits, tiling.weights)
         stop = min(end, bottom)
         if stop > done:
             yield _averaged(held[: stop - done], tiling, done)[(slice(None), *inside)]
@@ -148,20 +149,28 @@ def bands(
             done = stop
 
 
-def _add(held: np.ndarray, done: int, corner: Sequence[Tile], logits: np.ndarray) -> None:
+def _add(
+    held: np.ndarray,
+    done: int,
+    corner: Sequence[AxisPart],
+    logits: np.ndarray,
+    weights: Sequence[np.ndarray],
+) -> None:
     """Add the logits of a window to the rows that are held; the first of them is row `done`."""
-    top, *others = corner
     # The rows before `done` are written already.
-    first = max(top.begin, done)
-    rows = top.weights[first - top.begin :]
-    target = [slice(first - done, top.end - done)]
-    source = [slice(first - top.start, top.end - top.start)]
-    target += [slice(tile.begin, tile.end) for tile in others]
-    source += [slice(tile.begin - tile.start, tile.end - tile.start) for tile in others]
-    part = logits[tuple(source)]
-    for axis, weights in enumerate([rows, *(tile.weights for tile in others)]):
-        part = part * _along(weights, axis, part.ndim)
+    firsts = [max(corner[0].start, done), *(part.start for part in corner[1:])]
+    target = [slice(first, part.stop) for first, part in zip(firsts, corner, strict=True)]
+    target[0] = slice(firsts[0] - done, corner[0].stop - done)
+    source = tuple(map(_inside, corner, firsts))
+    part = logits[source]
+    for axis, (along, inside) in enumerate(zip(weights, source, strict=True)):
+        part = part * _along(along[inside], axis, part.ndim)
     held[tuple(target)] += part
+
+
+def _inside(part: AxisPart, first: int) -> slice:
+    """Return where a window holds its own part, from a voxel `first` of the image on."""
+    return slice(first - part.begin, part.stop - part.begin)
 
 
 def _averaged(held: np.ndarray, tiling: Tiling, done: int) -> np.ndarray:

@@ -6,12 +6,13 @@ from itertools import product
 from typing import NamedTuple
 
 
-class AxisWindow(NamedTuple):
-    """A window along one axis; see `Window`."""
+class AxisPart(NamedTuple):
+    """A window [begin, end) along one axis of an image, and its own part of it: [start, stop)."""
 
+    begin: int
     start: int
-    core_start: int
-    core_stop: int
+    stop: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ def plan_windows(extent: Sequence[int], patch: Sequence[int], halo: int = 0) -> 
     """
     if len(extent) != len(patch):
         raise ValueError(f"An image of shape {tuple(extent)} has no patches of {tuple(patch)}.")
-    axes = [axis_windows(size, length, halo) for size, length in zip(extent, patch, strict=True)]
+    axes = [
+        [(begin, start - begin, stop - begin) for begin, start, stop, _ in parts]
+        for parts in map(axis_parts, extent, patch, [halo] * len(extent))
+    ]
     return [Window(*zip(*corner, strict=True)) for corner in product(*axes)]
 
 
@@ -44,14 +48,14 @@ def padding_before(extent: Sequence[int], patch: Sequence[int]) -> tuple[int, ..
     return tuple(max(size - length, 0) // 2 for length, size in zip(extent, patch, strict=True))
 
 
-def axis_windows(length: int, window: int, halo: int, alignment: int = 1) -> list[AxisWindow]:
+def axis_parts(length: int, window: int, halo: int, alignment: int = 1) -> list[AxisPart]:
     """Return the windows of one axis, as `plan_windows` places them.
 
-    Starts are multiples of `alignment` if `length` and `window` are.
+    They begin at multiples of `alignment` if `length` and `window` are.
     """
     if length <= window:
         (before,) = padding_before((length,), (window,))
-        return [AxisWindow(-before, before, before + length)]
+        return [AxisPart(-before, 0, length, window - before)]
     stride = (window - 2 * halo) // alignment * alignment
     if stride < 1:
         raise ValueError(
@@ -61,6 +65,6 @@ def axis_windows(length: int, window: int, halo: int, alignment: int = 1) -> lis
     starts = [*range(0, length - window, stride), length - window]
     stops = [start + window - halo for start in starts[:-1]] + [length]
     return [
-        AxisWindow(start, first - start, stop - start)
-        for start, first, stop in zip(starts, [0, *stops[:-1]], stops, strict=True)
+        AxisPart(begin, start, stop, begin + window)
+        for begin, start, stop in zip(starts, [0, *stops[:-1]], stops, strict=True)
     ]

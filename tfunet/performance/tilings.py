@@ -126,7 +126,7 @@ def _rows(
 
 def _best_line(best: Grid | None, weight_bytes: int, memory_bytes: int) -> str:
     if best is not None:
-        aligned = [axis[-1][3] for axis in best.axes]
+        aligned = [axis[-1].end for axis in best.axes]
         patch = "" if aligned == list(best.image) else f" and patch = {aligned}"
         return (
             f"Best: {_times(best.tiles)} tiles, the least redundancy of those that fit: train with "

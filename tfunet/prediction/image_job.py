@@ -197,7 +197,7 @@ def _begin(
 
 
 def _check_bands(job: Job, tiling: Tiling, num_logits: int) -> None:
-    rows = max(len(tile.weights) for tile in tiling.axes[0])
+    rows = max(part.stop - part.start for part in tiling.axes[0])
     rest = math.prod(len(total) for total in tiling.totals[1:])
     # The rows that are held, the new part of them, and the band that is being written.
     check_memory(

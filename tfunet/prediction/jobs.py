@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfunet.data.formats.container import stem
-from tfunet.data.image_files import content_files
+from tfunet.data.opening import content_files
 from tfunet.files.typed import RecordError, read_json
 from tfunet.prediction.inputs import parts_of
 from tfunet.prediction.output import (

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tfunet.data.doubts import sizes_in_words
-from tfunet.data.formats.units import METRES, converted
+from tfunet.data.formats.units import METRES, converted, sizes_in_words
 from tfunet.data.source import DataSource
 from tfunet.process.terminal import counted
 

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.backend import Backend
-from tfunet.data.pipeline import EvaluationPipeline, truth_of
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
+from tfunet.data.pipeline import truth_of
 from tfunet.graph.traced import traced
 from tfunet.learning.losses import per_sample
 from tfunet.learning.own_part import own_part, own_pixels

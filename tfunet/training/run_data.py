@@ -16,7 +16,8 @@ from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_weights import KEY
 from tfunet.data.doubts import check_classes, lines_of_doubt
-from tfunet.data.pipeline import EvaluationPipeline, TrainingPipeline
+from tfunet.data.evaluation_pipeline import EvaluationPipeline
+from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource
 from tfunet.data.split import (

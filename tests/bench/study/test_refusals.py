@@ -67,7 +67,8 @@ ONLY_WHEN_MADE = (
     ({"optimizer_options": {"beta_3": 0.9}}, "beta_3"),
     ({"loss": "dic"}, "Unknown loss 'dic'. Did you mean 'dice'"),
     ({"loss": "focal", "loss_options": {"gamma": "a"}}, "loss_options.gamma must be a number"),
-    ({"loss": "focal", "loss_options": {"gama": 2}}, "has no option 'gama'. Did you mean 'gamma'"),
+    ({"loss": "focal", "loss_options": {"gama": 2}}, "no option 'gama'. Did you mean 'gamma'"),
+    ({"loss": "dice", "loss_options": {"x": 2}}, "no option 'x'. Its options: "),
     ({"callbacks": [{"name": "EarlyStoping"}]}, "Did you mean 'EarlyStopping'"),
     ({"callbacks": [{"name": "EarlyStopping", "patienc": 3}]}, "Did you mean 'patience'"),
     ({"callbacks": [{"name": "EarlyStopping", "patience": "a"}]}, "patience of the callback"),
@@ -78,6 +79,8 @@ ONLY_WHEN_MADE = (
     ({"model": "mine.py:build", "model_options": {"width": 0}}, "in mine.py, line 5"),
     ({"model": "broken.py:build"}, "SyntaxError: invalid syntax, in broken.py, line 1"),
     ({"model": "mine.py:other"}, "must return a keras.Model"),
+    ({"model_options": {"encoder": "MobilNetV2"}}, "Did you mean 'MobileNetV2'"),
+    ({"data": "mine.py:opne"}, "has no 'opne'"),
 )
 
 

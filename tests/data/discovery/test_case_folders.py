@@ -10,7 +10,7 @@ from init_folders import RNG, begun, grey, save, square
 from paths import ROOT
 
 from tfunet.data.check import check
-from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.source import open_source
 
 SHAPE = (16, 14, 12)

@@ -9,9 +9,9 @@ from init_folders import RNG, begun, save, square
 
 from tfunet.config.sections import SplitKeys
 from tfunet.data.discovery import plan_rules
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.discovery.fingerprint import fingerprint
 from tfunet.data.discovery.first_measured import add_measured
-from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.split import split_of
 
 

@@ -6,23 +6,21 @@ import tomllib
 
 import numpy as np
 import pytest
-from init_folders import RNG, begun, grey, save, square
+from init_folders import RNG, begun, five_pairs, grey, save, square
 from paths import ROOT
 
 from tfunet.cli import main
 from tfunet.data.check import check
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.pairs import find_pairs, list_files
-from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.source import open_source
 
 SHARED = ROOT.parent / "shared" / "data"
 
 
 def test_two_folders(tmp_path):
-    for name in "abcde":
-        save(tmp_path / "images" / f"{name}.png", grey())
-        save(tmp_path / "masks" / f"{name}.png", square(255))
+    five_pairs(tmp_path)
     table = begun(tmp_path)
     options = table["data_options"]
     assert (options["images"], options["masks"]) == ("images/{case}.png", "masks/{case}.png")
@@ -77,9 +75,7 @@ def test_a_class_that_is_most_of_the_image_may_be_the_background(tmp_path, masks
 
 
 def test_a_defect_is_said_with_one_full_stop(tmp_path):
-    for name in "abcde":
-        save(tmp_path / "images" / f"{name}.png", grey())
-        save(tmp_path / "masks" / f"{name}.png", square(255))
+    five_pairs(tmp_path)
     (tmp_path / "images/c.png").write_bytes(b"")
     said = describe_folder(str(tmp_path)).summary()
     assert "such as images/c.png: cannot be read (the file is empty). `tfunet data" in said
@@ -99,9 +95,7 @@ def test_files_that_are_not_used_are_named(tmp_path):
 
 
 def test_the_file_says_how_long_it_takes_and_how_to_make_a_try_short(tmp_path):
-    for name in "abcde":
-        save(tmp_path / "images" / f"{name}.png", grey())
-        save(tmp_path / "masks" / f"{name}.png", square(255))
+    five_pairs(tmp_path)
     machine = Machine(num_cores=2, has_gpu=False)
     text = describe_folder(str(tmp_path), machine=machine).text([])
     reason = text[: text.index("\nepochs = ")].rpartition("\n\n")[2]
@@ -351,9 +345,7 @@ def test_the_command_writes_once(tmp_path, capsys, monkeypatch):
     ],
 )
 def test_files_that_are_not_used_are_said(extra, words, tmp_path):
-    for name in "abcde":
-        save(tmp_path / "images" / f"{name}.png", grey())
-        save(tmp_path / "masks" / f"{name}.png", square(255))
+    five_pairs(tmp_path)
     for name in extra:
         (tmp_path / name).touch()
     run = describe_folder(str(tmp_path))

@@ -10,8 +10,8 @@ from init_folders import RNG, begun, grey, save, square
 from paths import ROOT
 
 from tfunet.data.check import check
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.discovery.pairs import find_pairs, list_files
-from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.source import open_source
 
 # Image to the number of its objects.

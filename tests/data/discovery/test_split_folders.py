@@ -10,8 +10,8 @@ from pages import blocks
 from paths import ROOT
 
 from tfunet.cli import main
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.discovery.pairs import find_pairs
-from tfunet.data.discovery.run_file import describe_folder
 from tfunet.data.source import open_source
 
 

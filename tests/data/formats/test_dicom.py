@@ -17,6 +17,7 @@ from pydicom.uid import (
     RTDoseStorage,
     VLWholeSlideMicroscopyImageStorage,
 )
+from small_images import whole
 
 from tfunet.data.check import check
 from tfunet.data.image_files import read_header, read_image, read_mask
@@ -49,15 +50,6 @@ def test_white_at_zero_is_black_at_zero(tmp_path, pixels, bits, ends):
 def test_a_mask_with_white_at_zero_keeps_its_labels(tmp_path):
     path = save(tmp_path / "a.dcm", dataset(PLANE % 3, meaning="MONOCHROME1"))
     np.testing.assert_array_equal(read_mask(path), PLANE % 3)
-
-
-def test_headers_that_say_two_things_about_white_are_refused(tmp_path):
-    one = dataset(PLANE, PresentationLUTShape="INVERSE")
-    with pytest.raises(ValueError, match=r"two statements .*MONOCHROME2.*INVERSE"):
-        read_header(save(tmp_path / "a.dcm", one))
-    one = dataset(PLANE, meaning="MONOCHROME1", Modality="CT")
-    with pytest.raises(ValueError, match=r"MONOCHROME1 .* values of CT are measured"):
-        read_header(save(tmp_path / "a.dcm", one))
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -118,43 +110,49 @@ def test_frames_from_head_to_foot_keep_the_order_of_their_masks(tmp_path):
     np.testing.assert_array_equal(read_image(save(tmp_path / "a.dcm", one))[..., 0], VOLUME)
 
 
-@pytest.mark.parametrize(
-    ("positions", "words"),
-    [
-        ([POSITIONS[0]] * 3 + POSITIONS[1:4], r"3 slices lie at the same place: it holds several"),
-        ([*POSITIONS[:3], *((10, 20, z) for z in (8, 10, 12))], r"2 to 4 mm apart; one is missing"),
-    ],
-)
-def test_frames_that_make_no_volume_are_refused(tmp_path, positions, words):
-    with pytest.raises(ValueError, match=words):
-        read_header(save(tmp_path / "a.dcm", enhanced(VOLUME, positions)))
-
-
-def test_frames_in_other_directions_are_refused(tmp_path):
+def turned():
     one = enhanced(VOLUME, POSITIONS)
     for frame in one.PerFrameFunctionalGroupsSequence[3:]:
-        turned = item(ImageOrientationPatient=[0, 1, 0, 0, 0, -1])
-        frame.PlaneOrientationSequence = [turned]
-    with pytest.raises(ValueError, match="slices lie in different directions"):
-        read_header(save(tmp_path / "a.dcm", one))
+        frame.PlaneOrientationSequence = [item(ImageOrientationPatient=[0, 1, 0, 0, 0, -1])]
+    return one
 
 
-def test_frames_with_other_pixel_sizes_are_refused(tmp_path):
+def of_other_sizes():
     one = enhanced(VOLUME, POSITIONS)
     measures = item(PixelSpacing=[0.7, 0.25], SliceThickness=2)
     one.PerFrameFunctionalGroupsSequence[4].PixelMeasuresSequence = [measures]
-    with pytest.raises(ValueError, match=r"slices with pixels of .0.5 .* to .0.7"):
-        read_header(save(tmp_path / "a.dcm", one))
+    return one
 
 
-def test_the_tiles_of_a_slide_are_no_planes(tmp_path):
+def slide():
     tiles = np.zeros((4, 16, 16, 3), np.uint8)
     one = dataset(tiles, VLWholeSlideMicroscopyImageStorage, meaning="RGB")
     one.TotalPixelMatrixRows = one.TotalPixelMatrixColumns = 32
-    with pytest.raises(
-        ValueError, match=r"tiles of a whole slide; readable: slices and volumes. Save the lev"
-    ):
-        read_header(save(tmp_path / "a.dcm", one))
+    return one
+
+
+TWICE = [POSITIONS[0]] * 3 + POSITIONS[1:4]
+WITH_A_GAP = [*POSITIONS[:3], *((10, 20, z) for z in (8, 10, 12))]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: dataset(PLANE, PresentationLUTShape="INVERSE"), "two statements .*CHROME2.*INVER"),
+        (
+            lambda: dataset(PLANE, meaning="MONOCHROME1", Modality="CT"),
+            r"MONOCHROME1 .* values of CT are measured",
+        ),
+        (lambda: enhanced(VOLUME, TWICE), r"3 slices lie at the same place: it holds several"),
+        (lambda: enhanced(VOLUME, WITH_A_GAP), r"2 to 4 mm apart; one is missing"),
+        (turned, "slices lie in different directions"),
+        (of_other_sizes, r"slices with pixels of .0.5 .* to .0.7"),
+        (slide, r"tiles of a whole slide; readable: slices and volumes. Save the lev"),
+    ],
+)
+def test_what_makes_no_image_is_refused_by_its_header(tmp_path, make, words):
+    with pytest.raises(ValueError, match=words):
+        read_header(save(tmp_path / "a.dcm", make()))
 
 
 def test_a_dose_is_in_gray_and_a_parametric_map_as_it_is(tmp_path):
@@ -367,3 +365,35 @@ def test_frames_of_real_files_of_several_kinds(tmp_path):
     ):
         path = shutil.copy(get_testdata_file(name), tmp_path)
         assert read_image(tmp_path / name).shape == shape, path
+
+
+def coronal(path, pixels, *, position, series="1.2.3", slope=1):
+    place = {"PixelSpacing": [0.5, 0.25], "ImageOrientationPatient": [1, 0, 0, 0, 0, -1]}
+    values = {"RescaleSlope": slope, "RescaleIntercept": -1024, "SeriesInstanceUID": series}
+    save(path, dataset(pixels, ImagePositionPatient=[0, position, 0], **place, **values))
+
+
+def test_a_dicom_series_is_sorted_by_position_and_rescaled(tmp_path):
+    volume = whole((4, 6, 7), np.int16, 3000) - 1000
+    # Neither by name nor by number: files of a series come in any order.
+    for name, plane in zip("dbca", range(4), strict=True):
+        path = tmp_path / "ct" / name
+        coronal(path, volume[plane], position=3.0 * plane, slope=plane + 1)
+    scale = np.arange(1, 5).reshape(4, 1, 1)
+    expected = volume * scale - 1024
+    np.testing.assert_array_equal(read_image(tmp_path / "ct")[..., 0], expected)
+    header = read_header(tmp_path / "ct")
+    assert (header.shape, header.channels, header.dtype) == ((4, 6, 7), 1, "int16")
+    assert (header.spacing, header.unit) == ((3, 0.5, 0.25), "mm")
+
+
+def test_a_dicom_series_with_a_gap_or_of_two_series_is_refused(tmp_path):
+    plane = whole((6, 7), np.int16, 100)
+    for number in (0, 1, 3):
+        coronal(tmp_path / "gap" / f"{number}.dcm", plane, position=number)
+        coronal(tmp_path / "two" / f"{number}.dcm", plane, position=number, series=f"1.{number}")
+    with pytest.raises(ValueError, match=r"slices lie 1 to 2 mm apart; one is missing"):
+        read_header(tmp_path / "gap")
+    with pytest.raises(ValueError, match=r"3 series in one folder"):
+        read_header(tmp_path / "two")
+    assert read_image(tmp_path / "gap" / "0.dcm").shape == (6, 7, 1)

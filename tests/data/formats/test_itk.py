@@ -7,7 +7,8 @@ import pytest
 import SimpleITK
 
 from tfunet.data.defects import BadFileError
-from tfunet.data.image_files import content_files, read_header, read_image, read_mask
+from tfunet.data.image_files import read_header, read_image, read_mask
+from tfunet.data.opening import content_files
 
 PIXELS = np.random.default_rng(0).integers(-900, 900, (4, 5, 6)).astype(np.int16)
 TURNED = (0.0, 1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0, 1.0)

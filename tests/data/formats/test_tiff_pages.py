@@ -170,10 +170,3 @@ def test_fax_pages_are_read(tmp_path, compression, photometric):
     np.testing.assert_array_equal(read_mask(tmp_path / "a.tif") > 0, masks)
     images[0].save(tmp_path / "b.tif", compression=compression)
     np.testing.assert_array_equal(read_mask(tmp_path / "b.tif") > 0, masks[0])
-
-
-def test_a_film_is_not_taken_for_its_first_picture(tmp_path):
-    pictures = [Image.fromarray(np.repeat(page[..., None], 3, -1)) for page in STACK[:3]]
-    pictures[0].save(tmp_path / "a.webp", save_all=True, append_images=pictures[1:])
-    with pytest.raises(ValueError, match=r"a film of 3 pictures"):
-        read_header(tmp_path / "a.webp")

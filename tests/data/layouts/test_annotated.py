@@ -12,18 +12,20 @@ from PIL import Image
 from pycocotools import mask as run_lengths
 
 from tfunet.cli import main
-from tfunet.data import image_files
 from tfunet.data.defects import BadFileError, DefectsError
-from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.formats.annotations import read
 from tfunet.data.formats.coco import _of_polygons, _of_run_lengths
-from tfunet.data.formats.drawings import Drawing, even_odd
+from tfunet.data.formats.drawings import DrawnObject, even_odd
+from tfunet.data.opening import guarded
 from tfunet.data.source import open_source
 
 SHAPE = (24, 32)
 # Left, top, right, bottom of two objects that touch, and of one of another class.
 BOXES = (("cell", (2, 3, 10, 9)), ("cell", (10, 3, 20, 9)), ("nucleus", (4, 12, 9, 20)))
 NUMBER = {"cell": 1, "nucleus": 2}
+LISTED = {"annotations": "annotations/instances.json"}
+EACH = {"images": "{case}.png", "annotations": "{case}.json"}
 
 
 def corners(box):
@@ -196,7 +198,7 @@ def test_a_mask_beyond_the_border_is_cut_off(box, tmp_path):
     mask = base64.b64encode(file.getvalue()).decode()
     shape = {"label": "a", "points": [box[:2], box[2:]], "shape_type": "mask", "mask": mask}
     (tmp_path / "1.json").write_text(json.dumps({"shapes": [shape]}))
-    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    options = {"root": str(tmp_path), **EACH}
     wide = np.zeros((100, 100), bool)
     wide[top + 30 : bottom + 30, left + 30 : right + 30] = drawn
     found = open_source("annotations", options).read(0)[1]
@@ -205,7 +207,7 @@ def test_a_mask_beyond_the_border_is_cut_off(box, tmp_path):
 
 def test_classes_can_be_merged_and_left_out(tmp_path):
     coco(tmp_path, as_polygon)
-    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    options = {"root": str(tmp_path), **LISTED}
     both = open_source("annotations", {**options, "classes": {"any": ["cell", "nucleus"]}})
     np.testing.assert_array_equal(both.read(0)[1], TRUTH > 0)
     one = open_source("annotations", {**options, "classes": {"kern": "nucleus"}, "border": "edge"})
@@ -219,92 +221,47 @@ def test_a_category_without_a_name_is_the_class_object(tmp_path):
     content, path = coco(tmp_path, as_polygon)
     del content["categories"][0]["name"]
     path.write_text(json.dumps(content))
-    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    options = {"root": str(tmp_path), **LISTED}
     assert set(open_source("annotations", options).regions) == {"nucleus", "object"}
 
 
-def of_image(content):
-    content["annotations"][0]["image_id"] = 99
-
-
-def of_category(content):
-    content["annotations"][0]["category_id"] = 99
-
-
-def without_file(content):
-    content["images"][0]["file_name"] = "gone.png"
-
-
-def of_no_file(name):
-    def change(content):
-        content["images"][0]["file_name"] = name
-
-    return change
-
-
-def empty(content):
-    content["annotations"][0]["segmentation"] = []
-
-
-def of_two_points(content):
-    content["annotations"][0]["segmentation"] = [[1, 1, 5, 5]]
-
-
-def drawn_as(*outlines):
-    def change(content):
-        content["annotations"][0]["segmentation"] = list(outlines)
-
-    return change
-
-
-def flat(content):
-    content["annotations"][0]["segmentation"] = [[1, 1, 5, 1, 9, 1]]
-
-
-def outside(content):
-    content["annotations"][0]["segmentation"] = [[100, 1, 120, 1, 120, 9]]
-
-
-def beyond(content):
-    content["annotations"][0]["segmentation"] = [[20, 1, 120, 1, 120, 9]]
-
-
-def of_another_shape(content):
-    content["images"][0]["height"] = 30
+NO_POINTS = "no list of points, nor of x, y, x, y, ... (annotation 10)"
 
 
 @pytest.mark.parametrize(
-    ("change", "words", "code"),
+    ("table", "key", "value", "words", "code"),
     [
-        (of_image, "annotation 10 is of image 99, which images does not list", 2),
-        (of_category, "annotation 10 has the category 99, which categories does not list", 2),
-        (without_file, "missing image: it lists gone.png", 2),
-        (of_no_file(None), "image 7 has the file_name None, which names no file", 2),
-        (of_no_file(5), "image 7 has the file_name 5, which names no file", 2),
-        (of_no_file(""), "image 7 has the file_name '', which names no file", 2),
-        (empty, "an object (cell) has a box at most, and no segmentation (images/1.png)", 2),
-        (of_two_points, "has an outline of 2 points; a polygon needs 3", 2),
-        (drawn_as([1, 2, 3, 4, 5]), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
-        (
-            drawn_as(1, 1, 5, 1, 5, 5),
-            "no list of points, nor of x, y, x, y, ... (annotation 10)",
-            2,
+        ("annotations", "image_id", 99, "annotation 10 is of image 99, which images does not", 2),
+        ("annotations", "category_id", 99, "annotation 10 has the category 99, which categ", 2),
+        ("images", "file_name", "gone.png", "missing image: it lists gone.png", 2),
+        *(
+            ("images", "file_name", name, f"image 7 has the file_name {name!r}, which names no", 2)
+            for name in (None, 5, "")
         ),
-        (drawn_as(["1", "b"]), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
-        (drawn_as({"x": 1}), "no list of points, nor of x, y, x, y, ... (annotation 10)", 2),
-        (flat, "has an outline without any area (annotation 10)", 2),
-        (outside, "an object (cell) lies outside of the image", 2),
-        (beyond, "1 of its objects reach beyond the image, and are cut off", 0),
-        (of_another_shape, "has shape (30, 32), and its image images/1.png has (24, 32)", 2),
+        ("images", "height", 30, "has shape (30, 32), and its image images/1.png has (24, 32)", 2),
+        *(
+            ("annotations", "segmentation", outlines, words, code)
+            for outlines, words, code in (
+                ([], "an object (cell) has a box at most, and no segmentation (images/1.png)", 2),
+                ([[1, 1, 5, 5]], "has an outline of 2 points; a polygon needs 3", 2),
+                ([[1, 2, 3, 4, 5]], NO_POINTS, 2),
+                ([1, 1, 5, 1, 5, 5], NO_POINTS, 2),
+                ([["1", "b"]], NO_POINTS, 2),
+                ([{"x": 1}], NO_POINTS, 2),
+                ([[1, 1, 5, 1, 9, 1]], "has an outline without any area (annotation 10)", 2),
+                ([[100, 1, 120, 1, 120, 9]], "an object (cell) lies outside of the image", 2),
+                ([[20, 1, 120, 1, 120, 9]], "1 of its objects reach beyond the image, and are", 0),
+            )
+        ),
     ],
 )
 def test_data_check_tells_what_is_wrong_with_annotations(
-    change, words, code, tmp_path, capsys, monkeypatch
+    table, key, value, words, code, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     content, path = coco(tmp_path / "d", as_polygon, ("1.png", "2.png", "30.png"))
     assert main(["init", "d"]) == 0
-    change(content)
+    content[table][0][key] = value
     path.write_text(json.dumps(content))
     capsys.readouterr()
     assert main(["data", "check", "run.toml"]) == code
@@ -326,7 +283,7 @@ def test_data_check_tells_what_is_wrong_with_annotations(
 def test_a_file_for_each_image_may_be_missing_or_wrong(change, words, tmp_path):
     labelme(tmp_path, lambda box: {"points": corners(box)})
     change(tmp_path)
-    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    options = {"root": str(tmp_path), **EACH}
     (defect,) = open_source("annotations", options, skip_bad=True).defects
     assert words in str(defect)
 
@@ -353,22 +310,27 @@ def test_other_json_beside_labelmes_is_told_and_no_defect(name, content, tmp_pat
 POINTS_IN_SPACE = [[1, 1, 0], [9, 1, 0], [9, 9, 0], [1, 9, 0]]
 
 
-@pytest.mark.parametrize("points", [POINTS_IN_SPACE, [["a", "b"]], 5, None, [1, 2, 3]])
-def test_points_that_are_none_are_a_fault_of_their_object(points, tmp_path):
-    labelme(tmp_path, lambda box: {"points": points if box == BOXES[1][1] else corners(box)})
-    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
-    with pytest.raises(ValueError, match=r"an object \(cell\) has an outline that is no list of"):
-        open_source("annotations", options)
-
-
-@pytest.mark.parametrize("ring", [5, [5, 5], [["a", "b"]]])
-def test_a_ring_without_points_is_a_fault_of_its_object(ring, tmp_path):
-    geojson(tmp_path, lambda features: features)
-    path = tmp_path / "out/1.geojson"
+def with_ring(folder, ring):
+    geojson(folder, lambda features: features)
+    path = folder / "out/1.geojson"
     features = json.loads(path.read_text())
     features[0]["geometry"]["coordinates"] = [ring]
     path.write_text(json.dumps(features))
-    files = {"images": "in/{case}.png", "annotations": "out/{case}.geojson"}
+    return {"images": "in/{case}.png", "annotations": "out/{case}.geojson"}
+
+
+def with_points(folder, points):
+    labelme(folder, lambda box: {"points": points if box == BOXES[1][1] else corners(box)})
+    return EACH
+
+
+@pytest.mark.parametrize(
+    ("write", "points"),
+    [(with_points, each) for each in (POINTS_IN_SPACE, [["a", "b"]], 5, None, [1, 2, 3])]
+    + [(with_ring, each) for each in (5, [5, 5], [["a", "b"]])],
+)
+def test_points_that_are_none_are_a_fault_of_their_object(write, points, tmp_path):
+    files = write(tmp_path, points)
     with pytest.raises(ValueError, match=r"an object \(cell\) has an outline that is no list of"):
         open_source("annotations", {"root": str(tmp_path), **files})
 
@@ -376,7 +338,7 @@ def test_a_ring_without_points_is_a_fault_of_its_object(ring, tmp_path):
 def test_an_image_that_nobody_annotated_is_left_out_with_a_warning(tmp_path):
     labelme(tmp_path, lambda box: {"points": corners(box)})
     (tmp_path / "2.json").unlink()
-    options = {"root": str(tmp_path), "images": "{case}.png", "annotations": "{case}.json"}
+    options = {"root": str(tmp_path), **EACH}
     source = open_source("annotations", options)
     assert source.case_ids == ("1",)
     (warning,) = source.warnings
@@ -389,7 +351,7 @@ def test_an_image_that_nobody_annotated_is_left_out_with_a_warning(tmp_path):
 def test_an_image_that_no_list_names_is_told(tmp_path):
     coco(tmp_path, as_polygon)
     picture(tmp_path / "images/3.png")
-    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    options = {"root": str(tmp_path), **LISTED}
     source = open_source("annotations", options)
     assert len(source.case_ids) == 2
     (warning,) = source.warnings
@@ -413,7 +375,7 @@ def test_a_listed_folder_is_that_of_the_image(listed, file, tmp_path):
     picture(tmp_path / "0.png")
     content["images"][0]["file_name"] = listed
     path.write_text(json.dumps(content))
-    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    options = {"root": str(tmp_path), **LISTED}
     source = open_source("annotations", options, skip_bad=True)
     assert source.files == tuple(filter(None, [file, "images/2.png"]))
     assert [str(defect).partition("and no ")[2] for defect in source.defects] == (
@@ -473,7 +435,7 @@ def test_a_file_of_many_images_is_parsed_once(tmp_path, monkeypatch):
     parsed = []
     loads = json.loads
     monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or loads(text))
-    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    options = {"root": str(tmp_path), **LISTED}
     source = open_source("annotations", options)
     for index in range(len(source.case_ids)):
         source.read(index)
@@ -504,7 +466,7 @@ def test_an_outline_is_drawn_as_on_the_whole_image(fill, seed):
         for _ in range(dice.integers(1, 4))
     ]
     found = np.zeros(SHAPE, bool)
-    place, inside = Drawing(name="a", outlines=outlines, fill=fill).inside(SHAPE)
+    place, inside = DrawnObject(name="a", outlines=outlines, fill=fill).inside(SHAPE)
     found[place] = inside
     np.testing.assert_array_equal(found, fill(outlines, SHAPE))
 
@@ -546,7 +508,7 @@ def test_small_objects_of_a_large_image_are_drawn_in_their_own_window(segmentati
 )
 def test_hostile_outlines_are_refused(segmentation, tmp_path):
     coco(tmp_path, lambda box: segmentation)
-    options = {"root": str(tmp_path), "annotations": "annotations/instances.json"}
+    options = {"root": str(tmp_path), **LISTED}
     with pytest.raises((BadFileError, DefectsError), match=r"instances\.json"):
         open_source("annotations", options).read(0)
 
@@ -565,4 +527,4 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
         raise ModuleNotFoundError("No module", name="pycocotools")
 
     with pytest.raises(ValueError, match=r"needs pycocotools: pip install 'tfunet\[annotations\]'"):
-        image_files.guarded(tmp_path / "annotations/instances.json", missing)
+        guarded(tmp_path / "annotations/instances.json", missing)

@@ -10,7 +10,7 @@ import tifffile
 from PIL import Image
 
 from tfunet.data.check import check
-from tfunet.data.layouts import file_source
+from tfunet.data.layouts import file_reader
 from tfunet.data.source import open_source
 
 RNG = np.random.default_rng(0)
@@ -142,7 +142,7 @@ def test_the_file_of_a_case_with_odd_intensities_is_named(tmp_path, monkeypatch)
     options = {"images": ["{case}_a.npy", "{case}_b.npy"], "masks": "{case}_m.npy"}
     source = open_source("folder", {"root": str(tmp_path), **options})
     assert [note.file for note in check(source).warnings] == ["1_b.npy"]
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
     source = open_source("folder", {"root": str(tmp_path), **options})
     assert all(True for _ in source.read_parts(0).parts)
     assert [note.file for note in source.notes(0)] == ["1_b.npy"]
@@ -187,7 +187,7 @@ def test_a_one_hot_mask_is_its_labels(tmp_path, monkeypatch, channels, classes, 
     np.save(tmp_path / "a_m.npy", channels)
     np.save(tmp_path / "a.npy", IMAGE)
     if by_parts:
-        monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+        monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
     options = {"images": "{case}.npy", "masks": "{case}_m.npy", "classes": classes}
     source = open_source("folder", {"root": str(tmp_path), **options})
     mask = source.read(0)[1]
@@ -293,7 +293,7 @@ def test_odd_intensities_are_noted(tmp_path, monkeypatch, image, options, words,
     patterns = {"images": "{case}.npy", "masks": "{case}_m.npy"}
     source = open_source("folder", {"root": str(tmp_path), **patterns, **options})
     if by_parts:
-        monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+        monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
         assert all(True for _ in source.read_parts(0).parts)
         notes = source.notes(0)
     else:

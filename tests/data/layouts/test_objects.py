@@ -8,7 +8,7 @@ from PIL import Image
 from tfunet.data import lazy_image
 from tfunet.data.check import check
 from tfunet.data.defects import DefectsError
-from tfunet.data.layouts import file_source
+from tfunet.data.layouts import file_reader
 from tfunet.data.layouts.folder import open_folder
 
 
@@ -183,7 +183,7 @@ def test_without_the_option_several_files_are_a_defect_that_names_it(folder):
 
 def test_a_large_image_is_read_in_parts_unless_it_has_borders(folder, monkeypatch):
     whole = opened(folder)
-    monkeypatch.setattr(file_source, "LARGE_BYTES", 0)
+    monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
     monkeypatch.setattr(lazy_image, "PART_BYTES", 24 * 32)
     for case in ("b", "a_c"):
         tif = folder / "tif" / case

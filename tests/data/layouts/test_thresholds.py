@@ -58,7 +58,7 @@ def test_other_thresholds_are_another_data_set(folder):
     [
         ({"axons": 1}, "threshold= names the class 'axons'. Did you mean 'axon'"),
         ({"axon": "127"}, "must be a number or a table"),
-        ({"axon": float("nan")}, "must be a number or a table"),
+        ({"axon": float("nan")}, "allowed: a number, such as 127"),
         (float("inf"), "a number, such as 127"),
     ],
 )

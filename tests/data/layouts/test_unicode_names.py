@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tfunet.cli import main
-from tfunet.data.discovery.run_file import describe_folder
+from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.source import open_source
 
 NAMES = ("Zürich 1", "naïve", "日本", "가", "plain")

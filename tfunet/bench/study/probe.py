@@ -15,17 +15,18 @@ from pathlib import Path
 from tfunet.bench.study.checks import first_reasons
 from tfunet.config.case_metrics import keras_metrics, own_metrics
 from tfunet.config.run import RunConfig, config_of_record
+from tfunet.data import DATASETS
 from tfunet.data.class_weights import KEY
 from tfunet.files.typed import read_json
 from tfunet.learning import LOSSES
-from tfunet.models import MODELS
+from tfunet.models import MODELS, trained_options
 
-# What is made follows from these keys; a network of the user's also from the data.
+# What is made follows from these keys, and where data are opened for it, from those of the data.
 KEYS = (
     *("loss", "loss_options", "optimizer", "optimizer_options", "precision", "metrics"),
-    *("callbacks", "model", "model_options", "outputs"),
+    *("callbacks", "model", "model_options", "outputs", "data"),
 )
-OF_DATA = ("data", "data_options", "patch")
+OF_DATA = ("data_options", "patch")
 
 
 def made_reasons(configs: Mapping[str, RunConfig]) -> dict[str, str]:
@@ -35,7 +36,7 @@ def made_reasons(configs: Mapping[str, RunConfig]) -> dict[str, str]:
     for name, config in configs.items():
         if not _has_to_make(config):
             continue
-        keys = KEYS if config.model in MODELS else (*KEYS, *OF_DATA)
+        keys = (*KEYS, *OF_DATA) if _has_network_to_make(config) else KEYS
         first = distinct.setdefault(repr([getattr(config, key) for key in keys]), name)
         like.setdefault(first, []).append(name)
     if not like:
@@ -47,7 +48,7 @@ def made_reasons(configs: Mapping[str, RunConfig]) -> dict[str, str]:
 def _has_to_make(config: RunConfig) -> bool:
     """Whether something may be wrong that only the process that makes it can say."""
     return bool(
-        config.model not in MODELS
+        _has_network_to_make(config)
         or config.loss not in LOSSES
         or {*config.loss_options} - {KEY}
         or config.optimizer != RunConfig.optimizer
@@ -56,6 +57,12 @@ def _has_to_make(config: RunConfig) -> bool:
         or keras_metrics(config.metrics)
         or own_metrics(config.metrics)
     )
+
+
+def _has_network_to_make(config: RunConfig) -> bool:
+    """Whether the network, or the data that it follows from, are not ours alone."""
+    has_encoder = "encoder" in config.model_options
+    return config.model not in MODELS or config.data not in DATASETS or has_encoder
 
 
 def _in_a_process(configs: Mapping[str, RunConfig]) -> dict[str, str]:
@@ -114,12 +121,12 @@ def _make_callbacks(config: RunConfig) -> None:
 
 
 def _make_network(config: RunConfig) -> None:
-    """Without values for its weights; ours were planned already."""
+    """Without values for its weights. Those that are ours alone were planned already."""
     from tfunet.data.task import open_task
     from tfunet.models.make import make_model
     from tfunet.models.symbolic import build_symbolic
 
-    if config.model in MODELS:
+    if not _has_network_to_make(config):
         return
     task = open_task(config)
 
@@ -128,7 +135,7 @@ def _make_network(config: RunConfig) -> None:
             config.model,
             image_shape=(*task.patch, task.source.channels),
             num_classes=task.num_outputs,
-            options=config.model_options,
+            options=trained_options(config.model, config.model_options),
         )
 
     build_symbolic(build, precision=config.precision)

@@ -18,7 +18,7 @@ from tfunet.data.augmentation import intensity, random_streams, spatial
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class SampleDraws:
     """The random numbers of one sample in one epoch."""
 
     seed: int
@@ -54,7 +54,7 @@ def augment(
     The image is (*patch, channels) float32, of static shape, the mask (*patch) uint8. Both move
     together, and are resampled once. `augmentation.check_patch` has accepted this patch.
     """
-    draws = Draws(seed=seed, epoch=epoch, sample=sample)
+    draws = SampleDraws(seed=seed, epoch=epoch, sample=sample)
     image, mask = _oriented(image, mask, augmentation, draws)
     image, mask = _resampled(image, mask, augmentation, draws)
     return _recoloured(image, augmentation, draws), mask
@@ -102,7 +102,9 @@ class AffineMap:
     chances: list[tf.Tensor | bool]
 
 
-def draw_orientation(augmentation: Augmentation, rank: int, draws: Draws) -> Orientation | None:
+def draw_orientation(
+    augmentation: Augmentation, rank: int, draws: SampleDraws
+) -> Orientation | None:
     """Return how a sample is flipped and turned; None if no sample is."""
     flipped = chosen_axes(augmentation.flips, rank)
     turned = chosen_axes(augmentation.rotation90, rank)
@@ -124,7 +126,7 @@ def draw_orientation(augmentation: Augmentation, rank: int, draws: Draws) -> Ori
     return Orientation(orders=orders, order=order, reverse=reverse)
 
 
-def draw_affine(augmentation: Augmentation, shape: list[int], draws: Draws) -> AffineMap:
+def draw_affine(augmentation: Augmentation, shape: list[int], draws: SampleDraws) -> AffineMap:
     """Return the composed map of rotation, scale, shear and translation."""
     rank = len(shape)
     maps: list[tf.Tensor] = []
@@ -154,7 +156,7 @@ def draw_affine(augmentation: Augmentation, shape: list[int], draws: Draws) -> A
 
 
 def _oriented(
-    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
+    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: SampleDraws
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Flip, and turn by multiples of 90 degrees: no pixel changes its value."""
     drawn = draw_orientation(augmentation, mask.shape.rank, draws)
@@ -166,7 +168,7 @@ def _oriented(
 
 
 def _resampled(
-    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: Draws
+    image: tf.Tensor, mask: tf.Tensor, augmentation: Augmentation, draws: SampleDraws
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Compose all movements by fractions of a pixel, and resample once."""
     shape = mask.shape.as_list()
@@ -190,7 +192,7 @@ def _resampled(
 
 
 def _displacement(
-    shape: list[int], elastic: Amount, deviation: tf.Tensor, draws: Draws
+    shape: list[int], elastic: Amount, deviation: tf.Tensor, draws: SampleDraws
 ) -> dict[int, tf.Tensor]:
     """Return the displacement field of each axis that has one."""
     axes = chosen_axes(elastic.axes, len(shape))
@@ -205,7 +207,7 @@ def _displacement(
     return dict(zip(axes, tf.unstack(fields), strict=True))
 
 
-def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: Draws) -> tf.Tensor:
+def _recoloured(image: tf.Tensor, augmentation: Augmentation, draws: SampleDraws) -> tf.Tensor:
     """Change the grey values; each channel has its own amounts."""
 
     def noise(image: tf.Tensor, deviation: tf.Tensor) -> tf.Tensor:

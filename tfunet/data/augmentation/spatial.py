@@ -97,14 +97,14 @@ def _filter_weights(length: int, sigma: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Turn:
+class QuarterTurn:
     """A turn by multiples of 90 degrees: the axes in another order, then some of them reversed."""
 
     order: tuple[int, ...]
     reverse: tuple[bool, ...]
 
 
-def quarter_turns(axes: Sequence[int], rank: int) -> list[Turn]:
+def quarter_turns(axes: Sequence[int], rank: int) -> list[QuarterTurn]:
     """Return all turns in the planes of these axes: 4 of two axes, 24 of three."""
     turns = []
     for moved in permutations(axes):
@@ -117,7 +117,7 @@ def quarter_turns(axes: Sequence[int], rank: int) -> list[Turn]:
             if (swaps + sum(bits)) % 2 == 0:
                 reversed_axes = {axis for axis, bit in zip(axes, bits, strict=True) if bit}
                 reverse = tuple(axis in reversed_axes for axis in range(rank))
-                turns.append(Turn(tuple(order), reverse))
+                turns.append(QuarterTurn(tuple(order), reverse))
     return turns
 
 

@@ -14,7 +14,7 @@ from tfunet.data.discovery import plan_rules
 from tfunet.data.discovery.fingerprint import Fingerprint
 from tfunet.data.discovery.first_training import Machine
 from tfunet.data.discovery.run_file import RunFile
-from tfunet.data.doubts import sizes_in_words
+from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.source import DataSource
 from tfunet.models.unet_flops import step_flops
 
@@ -137,9 +137,57 @@ class Settings:
 
     def complete(self, *, patch: tuple[int, ...], levels: int, filters: int, batch: int) -> RunFile:
         """Return the run with all settings."""
-        rank, num_cases = len(patch), len(self.found.cases)
-        keys = dict(self.run.keys)
-        if not any(key in keys for key in ("validation_groups", "folds", "validation_share")):
+        most_filters = plan_rules.MOST_FILTERS[len(patch)]
+        flops = step_flops(
+            (*patch, self.run.source.channels),
+            num_classes=self.run.source.num_outputs,
+            batch=batch,
+            filters=filters,
+            levels=levels,
+            max_filters=most_filters,
+        )
+        keys = {**self.run.keys, **self._of_samples(patch, batch), **self._of_steps(flops)}
+        keys.setdefault(
+            "learning_rate",
+            (LEARNING_RATE, "Of Adam. nnU-Net's SGD would be behind after so few steps."),
+        )
+        keys["learning_rate_schedule"] = (
+            "polynomial",
+            "Falls to 0 at the last step with the exponent 0.9 (nnU-Net).",
+        )
+        keys["model"] = (
+            f"nnunet{len(patch)}d",
+            "nnU-Net's plain network: two convolutions a level, strided ones in between.",
+        )
+        model_options = {
+            "filters": (filters, self._why_filters(filters)),
+            "levels": (
+                levels,
+                f"As many halvings as leave {plan_rules.LEAST_EDGE} pixels along the shortest axis "
+                f"of the patch, at least {plan_rules.LEAST_LEVELS} (nnU-Net, which may halve axes "
+                "apart).",
+            ),
+            "max_filters": (
+                most_filters,
+                f"The most filters of a level in {len(patch)}D (nnU-Net).",
+            ),
+            "normalization": plan_rules.normalization(self.found, batch),
+        }
+        return RunFile(
+            source=self.run.source,
+            keys=keys,
+            augmentation=plan_rules.augmentation(
+                patch, self.found, stated_flips=self.run.augmentation.get("flips")
+            ),
+            model_options=model_options,
+            options=self.run.options,
+        )
+
+    def _of_samples(self, patch: tuple[int, ...], batch: int) -> dict[str, tuple[Any, str]]:
+        """Return the keys that say which samples are drawn."""
+        keys: dict[str, tuple[Any, str]] = {}
+        stated = ("validation_groups", "folds", "validation_share")
+        if not any(key in self.run.keys for key in stated):
             keys["validation_share"] = (
                 0.2,
                 "A fifth of the groups is held out, and scored after every epoch. All else here is "
@@ -149,7 +197,7 @@ class Settings:
             list(patch),
             f"The median image has {sizes_in_words(self.median)} pixels. {self._why_patch(patch)}",
         )
-        in_step = batch * self.num_replicas
+        in_step, num_cases = batch * self.num_replicas, len(self.found.cases)
         per_case = max(
             -(-in_step // num_cases), round(self.steps / EVALUATIONS * in_step / num_cases), 1
         )
@@ -169,56 +217,19 @@ class Settings:
                 "predicted worse (nnU-Net overlaps by half, which takes longer).",
             )
         keys["replica_batch"] = (batch, self._why_batch(batch, patch))
-        flops = step_flops(
-            (*patch, self.run.source.channels),
-            num_classes=self.run.source.num_outputs,
-            batch=batch,
-            filters=filters,
-            levels=levels,
-            max_filters=plan_rules.MOST_FILTERS[rank],
-        )
-        keys["steps"] = (
-            self.steps,
-            "As --steps says. nnU-Net takes 250,000: take as many as you have time for. "
-            f"{Machine.here().time(flops, self.steps)} For a try, give it --steps 20 (its "
-            "learning rate falls to 0, so no such run is trained further), or make patch, "
-            "replica_batch or filters smaller.",
-        )
-        keys.setdefault(
-            "learning_rate",
-            (LEARNING_RATE, "Of Adam. nnU-Net's SGD would be behind after so few steps."),
-        )
-        keys["learning_rate_schedule"] = (
-            "polynomial",
-            "Falls to 0 at the last step with the exponent 0.9 (nnU-Net).",
-        )
-        keys["model"] = (
-            f"nnunet{rank}d",
-            "nnU-Net's plain network: two convolutions a level, strided ones in between.",
-        )
-        model_options = {
-            "filters": (filters, self._why_filters(filters)),
-            "levels": (
-                levels,
-                f"As many halvings as leave {plan_rules.LEAST_EDGE} pixels along the shortest axis "
-                f"of the patch, at least {plan_rules.LEAST_LEVELS} (nnU-Net, which may halve axes "
-                "apart).",
-            ),
-            "max_filters": (
-                plan_rules.MOST_FILTERS[rank],
-                f"The most filters of a level in {rank}D (nnU-Net).",
-            ),
-            "normalization": plan_rules.normalization(self.found, batch),
+        return keys
+
+    def _of_steps(self, flops: float) -> dict[str, tuple[Any, str]]:
+        """Return the key with the steps, of which each takes so many `flops`."""
+        return {
+            "steps": (
+                self.steps,
+                "As --steps says. nnU-Net takes 250,000: take as many as you have time for. "
+                f"{Machine.here().time(flops, self.steps)} For a try, give it --steps 20 (its "
+                "learning rate falls to 0, so no such run is trained further), or make patch, "
+                "replica_batch or filters smaller.",
+            )
         }
-        return RunFile(
-            source=self.run.source,
-            keys=keys,
-            augmentation=plan_rules.augmentation(
-                patch, self.found, stated_flips=self.run.augmentation.get("flips")
-            ),
-            model_options=model_options,
-            options=self.run.options,
-        )
 
     def _why_patch(self, patch: tuple[int, ...]) -> str:
         if patch == self.first_patch:

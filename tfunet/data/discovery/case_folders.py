@@ -27,6 +27,7 @@ from tfunet.data.discovery.names import (
 )
 from tfunet.data.formats.container import composed, stem
 from tfunet.data.image_files import read_image
+from tfunet.process.terminal import counted
 
 # More kinds of files are no channels and masks of a case.
 MOST_ROLES = 24
@@ -74,7 +75,7 @@ def masks_reason(pairs: Pairs) -> str:
     names = ", ".join(PurePosixPath(pattern).name for pattern in pairs.masks.values())
     reason = f"The values say which files are masks: those of {names} are few whole numbers."
     for pattern, values in pairs.others.items():
-        count = f"{len(values)} value{'' if len(values) == 1 else 's'} besides 0"
+        count = f"{counted(len(values), 'value')} besides 0"
         classes = {f"class_{value}": value for value in values}
         classes = {"foreground": values[0]} if len(values) == 1 else classes
         reason += (

@@ -14,7 +14,7 @@ import numpy as np
 from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError
 from tfunet.data.preprocess import channel_statistics, pooled_statistics, resampled_shape
-from tfunet.data.source import DataSource
+from tfunet.data.source import DataSource, RawCase
 
 # Side of the tiles in which brightness is compared: about what a network sees at once.
 TILE = {2: 128, 3: 64}
@@ -161,18 +161,7 @@ def fingerprint(
                 continue
             raise
         mean, deviation = channel_statistics([raw.image])
-        cases.append(
-            CaseMarks(
-                shape=raw.mask.shape,
-                spacing=raw.spacing,
-                dtype=raw.image_dtype,
-                box_share=_box_share(raw.image),
-                low=tuple(map(float, raw.image.min(tuple(range(raw.mask.ndim))))),
-                mean=tuple(map(float, mean)),
-                deviation=tuple(map(float, deviation)),
-                centres=_centres(raw.mask, source.num_classes),
-            )
-        )
+        cases.append(_marks(raw, mean, deviation, source.num_classes))
         if position % every == 0:
             rng = np.random.default_rng(position)
             classes = range(source.num_classes)
@@ -193,6 +182,19 @@ def fingerprint(
             num_cases=num_sampled,
         ),
         label_names=source.label_names(),
+    )
+
+
+def _marks(raw: RawCase, mean: np.ndarray, deviation: np.ndarray, num_classes: int) -> CaseMarks:
+    return CaseMarks(
+        shape=raw.mask.shape,
+        spacing=raw.spacing,
+        dtype=raw.image_dtype,
+        box_share=_box_share(raw.image),
+        low=tuple(map(float, raw.image.min(tuple(range(raw.mask.ndim))))),
+        mean=tuple(map(float, mean)),
+        deviation=tuple(map(float, deviation)),
+        centres=_centres(raw.mask, num_classes),
     )
 
 

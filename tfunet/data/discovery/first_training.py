@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfunet.data.doubts import sizes_in_words
+from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.source import DataSource
 from tfunet.machine.cores import usable_cores
 from tfunet.machine.environment import gpus
@@ -66,14 +66,12 @@ def add_training(
     """
     rank = len(source.patch)
     median = np.median(source.shapes, 0)
-    most = 256 if rank == 2 else 64
     keys["patch"] = (
         list(source.patch),
         f"The median image has {sizes_in_words(median)} pixels. A patch is a multiple of 16, at "
-        f"most {most}.",
+        f"most {256 if rank == 2 else 64}.",
     )
     batch = 8 if rank == 2 else 2
-    groups = len(set(source.groups))
     held = keys.get("validation_groups")
     num_train = len(source.case_ids) - (
         sum(group in held[0] for group in source.groups)
@@ -96,6 +94,7 @@ def add_training(
             "empty.",
         )
     if not held:
+        groups = len(set(source.groups))
         keys["validation_share"] = (
             0.2,
             f"A fifth of the {groups} {'groups' if groups < len(source.case_ids) else 'cases'} is "
@@ -105,10 +104,26 @@ def add_training(
         batch,
         f"Usual for {'images' if rank == 2 else 'volumes'}. Lower it if memory runs out.",
     )
-    steps = 500 if rank == 2 else 250
-    epochs = max(1, round(steps * batch / (max(num_train, 1) * per_case)))
+    _add_epochs(keys, model_options, source, machine, max(num_train, 1) * per_case)
+    keys["augmentation"] = (
+        {"flips": True},
+        "Mirrored samples. Say false if a class is told apart by its side (left, right).",
+    )
+
+
+def _add_epochs(
+    keys: dict[str, tuple[Any, str]],
+    model_options: dict[str, tuple[Any, str]],
+    source: DataSource,
+    machine: Machine,
+    samples: int,
+) -> None:
+    """Add epochs of so many samples, and a network that trains in time on this machine."""
+    batch = keys["global_batch"][0]
+    steps = 500 if len(source.patch) == 2 else 250
+    epochs = max(1, round(steps * batch / samples))
     # Epochs are whole, so that many cases may need more steps.
-    num_steps = max(steps, epochs * max(num_train, 1) * per_case // batch)
+    num_steps = max(steps, epochs * samples // batch)
     shape = (*source.patch, source.channels)
     filters, time = _fitting_filters(machine, shape, source.num_outputs, batch, num_steps)
     if filters is not None:
@@ -124,10 +139,6 @@ def add_training(
         f"About {num_steps} steps: a first look. Take ten times as many for a result. The same "
         f"folder goes on with more. {time} For a try, give it --epochs 1, or make patch, "
         "global_batch or model_options.filters smaller.",
-    )
-    keys["augmentation"] = (
-        {"flips": True},
-        "Mirrored samples. Say false if a class is told apart by its side (left, right).",
     )
 
 

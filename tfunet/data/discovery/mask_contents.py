@@ -9,6 +9,7 @@ import numpy as np
 
 from tfunet.data.class_lines import BACKGROUND, MOST_SHARE, dice_everywhere, inline_table
 from tfunet.data.defects import BadFileError
+from tfunet.data.discovery.class_overlaps import Overlaps
 from tfunet.data.image_files import read_header, read_mask
 from tfunet.data.layouts.label_mapping import OF_NUMBERS, LabelMapping, label_mapping
 from tfunet.data.layouts.label_reader import FEW_BITS
@@ -19,8 +20,6 @@ MOST_CLASSES = 40
 MOST_GAPLESS = 12
 # Two masks with a larger Dice show the same.
 SAME = 0.8
-# A mask that is the union of others to this Dice.
-UNION = 0.98
 # What VOC and many after it write where a pixel is not to be judged.
 VOID = 255
 LABELS = ("classes", "objects")
@@ -198,6 +197,24 @@ def _of_one_file(values: Values, pattern: str, path: str, labels: str | None) ->
             num_classes=1,
             foreground_share=share,
         )
+    classes, reason = _classes(values, pattern)
+    options: dict[str, Any] = {"masks": pattern, "classes": classes}
+    reasons = {"classes": reason + _swapped(label_mapping(pattern, classes, None), share)}
+    if len(classes) > 1 and share > MOST_SHARE and not values.has_colours:
+        reasons["classes"] += _dense(classes, marks_void=values.marks_void)
+    if values.marks_void:
+        options["ignore_label"] = VOID
+        reasons["ignore_label"] = (
+            "255 beside small numbers marks pixels that are not judged: they count neither in the "
+            "loss nor in scores. If it is a class, name it in classes, and leave this out."
+        )
+    return LabelOptions(
+        options=options, reasons=reasons, num_classes=len(classes), foreground_share=share
+    )
+
+
+def _classes(values: Values, pattern: str) -> tuple[dict[str, Any], str]:
+    """Return the classes that the numbers or colours of masks stand for, and what to say."""
     numbers = values.numbers
     if values.has_colours and len(numbers) > MOST_CLASSES:
         raise ValueError(
@@ -220,19 +237,7 @@ def _of_one_file(values: Values, pattern: str, path: str, labels: str | None) ->
             f"All masks of {pattern!r} are empty: no pixel has a value other than 0. Say which "
             "files are the masks with --masks PATTERN."
         )
-    options: dict[str, Any] = {"masks": pattern, "classes": classes}
-    reasons = {"classes": reason + _swapped(label_mapping(pattern, classes, None), share)}
-    if len(classes) > 1 and share > MOST_SHARE and not values.has_colours:
-        reasons["classes"] += _dense(classes, marks_void=values.marks_void)
-    if values.marks_void:
-        options["ignore_label"] = VOID
-        reasons["ignore_label"] = (
-            "255 beside small numbers marks pixels that are not judged: they count neither in the "
-            "loss nor in scores. If it is a class, name it in classes, and leave this out."
-        )
-    return LabelOptions(
-        options=options, reasons=reasons, num_classes=len(classes), foreground_share=share
-    )
+    return classes, reason
 
 
 def _dense(classes: Mapping[str, Any], *, marks_void: bool) -> str:
@@ -295,15 +300,15 @@ def _of_a_file_each(
     # A file with the values of several classes holds them between 0 and white, as edges do.
     lossy = [name for name in smooth if _is_lossy(files[name][0]) or values[name].has_fractions]
     edge = _half(values, lossy) if lossy else 0
-    counts = _overlaps(root, files, edge)
-    unions = [name for name in masks if _is_union(name, counts)]
+    overlaps = Overlaps(root, files, edge)
+    unions = [name for name in masks if overlaps.is_union(name)]
     kept = [name for name in masks if name not in (*unions, BACKGROUND)]
     for at, first in enumerate(kept):
         for second in kept[at + 1 :]:
-            if counts.dice(first, second) > SAME:
+            if overlaps.dice(first, second) > SAME:
                 raise ValueError(
                     f"The masks {masks[first]!r} and {masks[second]!r} mark the same pixels (Dice "
-                    f"{counts.dice(first, second):.2f}), as those of two people do. Say which to "
+                    f"{overlaps.dice(first, second):.2f}), as those of two people do. Say which to "
                     "use with --masks PATTERN."
                 )
     are_numbered = any(values[name].numbers_objects() for name in kept if name not in smooth)
@@ -344,54 +349,3 @@ def _is_lossy(path: str) -> bool:
 
 def _half(values: Mapping[str, Values], names: Sequence[str]) -> int | float:
     return plain_number(max(values[name].high for name in names) / 2)
-
-
-@final
-@dataclass(kw_only=True)
-class _Overlaps:
-    """Pixels of classes, of pairs of them, and of each class and the union of the others."""
-
-    pixels: dict[str, int] = field(default_factory=dict)
-    both: dict[tuple[str, str], int] = field(default_factory=dict)
-    others: dict[str, int] = field(default_factory=dict)
-    with_others: dict[str, int] = field(default_factory=dict)
-
-    def dice(self, first: str, second: str) -> float:
-        """Return the Dice of two classes."""
-        total = self.pixels[first] + self.pixels[second]
-        return 2 * self.both[first, second] / max(total, 1)
-
-
-def _overlaps(root: Path, files: Mapping[str, Sequence[str]], threshold: float) -> _Overlaps:
-    """Compare the classes of the first cases."""
-    counts = _Overlaps(pixels=dict.fromkeys(files, 0))
-    for paths in zip(*(paths[:10] for paths in files.values()), strict=True):
-        try:
-            masks = {
-                name: read_mask(root / file, fractions=True) > threshold
-                for name, file in zip(files, paths, strict=True)
-            }
-        except BadFileError:
-            continue
-        if len({mask.shape for mask in masks.values()}) > 1:
-            continue
-        for name, mask in masks.items():
-            others = np.any([other for key, other in masks.items() if key != name], axis=0)
-            _add(counts.pixels, name, mask)
-            _add(counts.others, name, others)
-            _add(counts.with_others, name, mask & others)
-            for second, other in masks.items():
-                _add(counts.both, (name, second), mask & other)
-    return counts
-
-
-def _add(counts: dict[Any, int], key: Any, mask: np.ndarray) -> None:
-    counts[key] = counts.get(key, 0) + int(mask.sum())
-
-
-def _is_union(name: str, counts: _Overlaps) -> bool:
-    """Whether a class is what two or more others are together."""
-    if len(counts.pixels) < 3 or name not in counts.others:
-        return False
-    total = counts.pixels[name] + counts.others[name]
-    return 2 * counts.with_others[name] > UNION * total

@@ -10,7 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import final
 
 from tfunet.data.discovery.candidates import Match, by_kind, count_pairs, placeholder_values
 from tfunet.data.discovery.case_folders import find_case_folders
@@ -30,6 +33,7 @@ from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import stem
 from tfunet.data.image_files import read_header
 from tfunet.data.layouts.file_patterns import placeholders
+from tfunet.process.terminal import counted
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # In these, an array has a name that only the user knows.
@@ -91,48 +95,97 @@ def find_pairs(
     mask_files = _matching(files, masks) if masks else sorted(by_words)
     image_files = _matching(files, images)
     if not images:
-        of_masks = set(mask_files)
-        others = [file for file in files if file not in of_masks]
+        others = [file for file in files if file not in set(mask_files)]
         image_files = [file for file in others if file not in by_words] or others
-    if not mask_files or not image_files:
-        said = (image_files if images else [], mask_files if masks else [])
-        found = None if images or masks else _objects_in_a_folder(files, root)
-        found = found or find_case_folders(files, *said, root)
-        if found:
-            return with_short_names(found)
-        raise ValueError(_what_is_there(files, "masks" if not mask_files else "images"))
-    is_said = any("*" in mask for mask in masks)
-    many = len(mask_files) > len(image_files)
-    if many and (found := find_objects(image_files, mask_files, root, is_said=is_said)):
+    search = _PairSearch(files, images, masks, root, tuple(image_files), tuple(mask_files))
+    finders = (_of_objects, _by_patterns) if image_files and mask_files else (_by_folders,)
+    reason = ""
+    for find in finders:
+        found = find(search)
+        if isinstance(found, Pairs):
+            return found
+        reason = reason or found
+    raise ValueError(reason)
+
+
+@final
+@dataclass(frozen=True)
+class _PairSearch:
+    """What is known before a finder looks: it returns pairs, or a reason why there are none.
+
+    Args:
+        files: Relative paths.
+        images: Patterns of the images, if the user names them.
+        masks: Patterns of the masks, if the user names them.
+        root: Where some files are read.
+        image_files: Files that are images, as the user or their names say.
+        mask_files: Files that are masks, as the user or their names say.
+    """
+
+    files: Sequence[str]
+    images: Sequence[str]
+    masks: Sequence[str]
+    root: Path
+    image_files: Sequence[str]
+    mask_files: Sequence[str]
+
+    @cached_property
+    def counted(self) -> Mapping[tuple[str, str], Match]:
+        """Each pair of patterns that fits some files, with what it pairs."""
+        return count_pairs(self.image_files, self.mask_files)
+
+
+def _by_folders(search: _PairSearch) -> Pairs | str:
+    """Find pairs where no name says which files are the images, or the masks."""
+    files, root = search.files, search.root
+    said = (
+        search.image_files if search.images else (),
+        search.mask_files if search.masks else (),
+    )
+    found = None if search.images or search.masks else _objects_in_a_folder(files, root)
+    if found := found or find_case_folders(files, *said, root):
         return with_short_names(found)
-    counted = count_pairs(image_files, mask_files)
-    most = max((len(match.masks) for match in counted.values()), default=0)
-    few = not many and 2 * most < len(mask_files)
-    if few and (found := find_objects(image_files, mask_files, root, is_said=is_said)):
-        return with_short_names(found)
-    if not counted:
-        raise ValueError(
-            f"No image and mask have a part of their names in common, such as {image_files[0]} and "
-            f"{mask_files[0]}. Say which belong together with --images PATTERN --masks PATTERN, "
-            "with {case} where the name of the case stands; or list the pairs in a table: "
-            "docs/data.md."
+    return _what_is_there(files, "images" if search.mask_files else "masks")
+
+
+def _of_objects(search: _PairSearch) -> Pairs | str:
+    """Find a mask for each object, where there are more masks than images, or most are left."""
+    images, masks = search.image_files, search.mask_files
+    if len(masks) <= len(images):
+        most = max((len(match.masks) for match in search.counted.values()), default=0)
+        if 2 * most >= len(masks):
+            return ""
+    is_said = any("*" in mask for mask in search.masks)
+    found = find_objects(images, masks, search.root, is_said=is_said)
+    return with_short_names(found) if found else ""
+
+
+def _by_patterns(search: _PairSearch) -> Pairs | str:
+    """Find the patterns that pair most images and masks."""
+    files, masks, root = search.files, search.masks, search.root
+    if not search.counted:
+        return (
+            f"No image and mask have a part of their names in common, such as "
+            f"{search.image_files[0]} and {search.mask_files[0]}. Say which belong together with "
+            "--images PATTERN --masks PATTERN, with {case} where the name of the case stands; or "
+            "list the pairs in a table: docs/data.md."
         )
-    image_patterns, mask_patterns = _families(counted)
+    image_patterns, mask_patterns = _families(search.counted)
     if not masks:
         mask_patterns = [p for p in mask_patterns if not is_of_region(p)] or mask_patterns
-    is_unclear = not images and len(image_patterns) > 1 and not are_channels(image_patterns)
-    if is_unclear and (plain := plain_name(image_patterns)):
-        image_patterns, is_unclear = [plain], False
-    if is_unclear and (found := find_case_folders(files, (), mask_files if masks else (), root)):
-        return with_short_names(found)
-    if is_unclear:
-        raise ValueError(_which(files, "images", image_patterns))
+    if not search.images and len(image_patterns) > 1 and not are_channels(image_patterns):
+        if plain := plain_name(image_patterns):
+            image_patterns = [plain]
+        elif found := find_case_folders(files, (), search.mask_files if masks else (), root):
+            return with_short_names(found)
+        else:
+            return _which(files, "images", image_patterns)
     if not masks and len(mask_patterns) > 1:
         mask_patterns = _readable(files, mask_patterns, root) or mask_patterns
     if not masks and len(mask_patterns) > 1 and not are_classes(mask_patterns):
-        raise ValueError(_which(files, "masks", mask_patterns))
+        return _which(files, "masks", mask_patterns)
     pairs = _pairs(files, image_patterns, mask_patterns, classes=len(mask_patterns) > 1)
-    return pairs if images or masks else without_kinds(pairs)
+    return pairs if search.images or masks else without_kinds(pairs)
 
 
 def masks_by_words(files: Sequence[str]) -> list[str]:
@@ -173,7 +226,7 @@ def _objects_in_a_folder(files: Sequence[str], root: Path) -> Pairs | None:
 
 def _what_is_there(files: Sequence[str], missing: str) -> str:
     kinds = list(by_kind(files).items())
-    lines = [f"  '{kind}'  ({_count(len(found), 'file')})" for kind, found in kinds[:LISTED]]
+    lines = [f"  '{kind}'  ({counted(len(found), 'file')})" for kind, found in kinds[:LISTED]]
     if len(kinds) > LISTED:
         lines.append(f"  and {len(kinds) - LISTED} more kinds of names")
     return "\n".join(
@@ -249,7 +302,7 @@ def _readable(files: Sequence[str], patterns: Sequence[str], root: Path) -> list
 
 def _which(files: Sequence[str], kind: str, patterns: Sequence[str]) -> str:
     lines = [
-        f"  --{kind} '{pattern}'  ({_count(len(placeholder_values(files, pattern)), 'file')})"
+        f"  --{kind} '{pattern}'  ({counted(len(placeholder_values(files, pattern)), 'file')})"
         for pattern in patterns
     ]
     starred = {
@@ -302,7 +355,3 @@ def _pairs(
 def _have_several(masks: Mapping[str, Sequence[str]]) -> bool:
     """Whether most images have more than one of the masks."""
     return 2 * sum(len(files) > 1 for files in masks.values()) > len(masks)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tfunet.data.discovery.fingerprint import Fingerprint
-from tfunet.data.doubts import SAME_SPACING, sizes_in_words
+from tfunet.data.doubts import SAME_SPACING
+from tfunet.data.formats.units import sizes_in_words
 
 # nnU-Net: an axis is anisotropic if its voxels are longer, and fewer, by more than this factor.
 ANISOTROPIC = 3

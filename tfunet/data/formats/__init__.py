@@ -1,8 +1,7 @@
 """One module a file format, each with `stored(path)` and `decoded(path)`. No TensorFlow.
 
-Those that can read a part of a file have `region(path)` too. Where a mask's labels are not what a
-viewer shows, such as a palette's numbers, there are `stored_labels`, `decoded_labels` and
-`region_labels`.
+What can read a part of a file has `region(path)` too. Where a mask's labels are not what a viewer
+shows, such as a palette's numbers, all of them take `labels`.
 """
 
 FORMATS = {

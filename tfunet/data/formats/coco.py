@@ -11,7 +11,7 @@ from tfunet.data.formats.drawings import (
     UNNAMED,
     Annotated,
     Annotations,
-    Drawing,
+    DrawnObject,
     Part,
     Shape,
     drawing,
@@ -28,7 +28,7 @@ def annotations(content: dict[str, Any]) -> Annotations:
         for category in content.get("categories", ())
     }
     entries = {entry["id"]: entry for entry in content["images"]}
-    drawings: dict[Any, list[Drawing]] = {key: [] for key in entries}
+    drawings: dict[Any, list[DrawnObject]] = {key: [] for key in entries}
     faults = []
     for annotation in content["annotations"]:
         number, image = annotation.get("id"), annotation["image_id"]
@@ -62,11 +62,11 @@ def annotations(content: dict[str, Any]) -> Annotations:
     )
 
 
-def _drawing(name: str, segmentation: Any, number: Any) -> Drawing:
+def _drawing(name: str, segmentation: Any, number: Any) -> DrawnObject:
     if not segmentation:
-        return Drawing(name=name, fault="has a box at most, and no segmentation")
+        return DrawnObject(name=name, fault="has a box at most, and no segmentation")
     if isinstance(segmentation, dict):
-        return Drawing(name=name, pixels=partial(_of_run_lengths, segmentation))
+        return DrawnObject(name=name, pixels=partial(_of_run_lengths, segmentation))
     found = drawing(name, segmentation)
     if found.fault:
         return replace(found, fault=f"{found.fault} (annotation {number})")

@@ -21,7 +21,7 @@ from tfunet.data.formats.dicom_frames import (
     plane_distance,
 )
 from tfunet.data.formats.dicom_segments import is_segmentation, segmentation, segments
-from tfunet.data.formats.stored import Grid, Stored
+from tfunet.data.formats.stored import PlaneGrid, Stored
 
 # Modalities whose numbers are measurements in units, whatever is shown in white.
 MEASURED = ("CT", "PT", "NM", "RTDOSE")
@@ -31,36 +31,26 @@ DECOMPRESS = "decompress it first, with 'gdcmconv --raw IN OUT' or 'dcmdjpeg IN 
 add_decoders()
 
 
-def stored(path: Path) -> Stored:
-    """Describe the series: planes in the order of their positions, rows, columns, colours."""
+def stored(path: Path, *, labels: bool = False, grid: PlaneGrid | None = None) -> Stored:
+    """Describe the series: planes in the order of their positions, rows, columns, colours.
+
+    A segmentation (SEG) lies on the grid of its image.
+    """
     frames = _frames(path, pixels=False)
-    return segmentation(frames, None) if is_segmentation(frames) else _stored(frames, labels=False)
+    return segmentation(frames, grid) if is_segmentation(frames) else _stored(frames, labels=labels)
 
 
-def stored_labels(path: Path, grid: Grid | None = None) -> Stored:
-    """Describe a mask, on the grid of its image if it is a segmentation (SEG)."""
-    frames = _frames(path, pixels=False)
-    if is_segmentation(frames):
-        return segmentation(frames, grid)
-    return _stored(frames, labels=True)
+def decoded(
+    path: Path, *, labels: bool = False, grid: PlaneGrid | None = None
+) -> tuple[Stored, np.ndarray]:
+    """Return what the series is and its pixels, in the units of the modality, 0 being black.
 
-
-def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the series is and its pixels, in the units of the modality, 0 being black."""
-    frames = _frames(path, pixels=True)
-    return decoded_labels(path) if is_segmentation(frames) else _decoded(frames, labels=False)
-
-
-def decoded_labels(path: Path, grid: Grid | None = None) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is and its values: of a palette its numbers, of a SEG its segments."""
+    Of a palette's labels they are its numbers, of a segmentation (SEG) its segments.
+    """
     frames = _frames(path, pixels=True)
     if is_segmentation(frames):
         described = segmentation(frames, grid)
         return described, segments(frames, described, _stored_plane)
-    return _decoded(frames, labels=True)
-
-
-def _decoded(frames: Sequence[Frame], *, labels: bool) -> tuple[Stored, np.ndarray]:
     described = _stored(frames, labels=labels)
     planes = [_plane(frame, labels=labels) for frame in frames]
     return described, np.stack(planes).reshape(described.shape)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfunet.data.formats.dicom_frames import EVEN, TO_RAS, Frame, check_parallel, pixel_spacing
-from tfunet.data.formats.stored import Grid, Stored
+from tfunet.data.formats.stored import PlaneGrid, Stored
 
 # A frame lies on a plane of its image if no corner is farther from its pixel, in pixels.
 NEAR = 0.25
@@ -20,7 +20,7 @@ def is_segmentation(frames: Sequence[Frame]) -> bool:
     return "SegmentationType" in frames[0].dataset
 
 
-def segmentation(frames: Sequence[Frame], grid: Grid | None) -> Stored:
+def segmentation(frames: Sequence[Frame], grid: PlaneGrid | None) -> Stored:
     """Describe the labels: on the grid of the image, else from the first plane to the last.
 
     Raises ValueError for what is no set of segments, or does not lie on the grid.
@@ -64,7 +64,7 @@ def segments(
     """
     if described.affine is None:
         raise ValueError("a segmentation without positions")
-    places = _places(frames, Grid(shape=described.shape, affine=described.affine))
+    places = _places(frames, PlaneGrid(shape=described.shape, affine=described.affine))
     labels = np.zeros(described.shape, described.dtype)
     if frames[0].dataset.SegmentationType == "FRACTIONAL":
         whole = np.float32(frames[0].dataset.MaximumFractionalValue)
@@ -79,7 +79,7 @@ def segments(
     return labels
 
 
-def _own_grid(frames: Sequence[Frame]) -> Grid:
+def _own_grid(frames: Sequence[Frame]) -> PlaneGrid:
     """Return the grid from the first plane with a segment to the last, along their normal."""
     check_parallel(frames)
     first = min(frames, key=lambda one: one.distance)
@@ -104,10 +104,10 @@ def _own_grid(frames: Sequence[Frame]) -> Grid:
     affine = np.eye(4)
     affine[:3] = TO_RAS @ np.stack(columns, -1)
     shape = (round(planes[-1]) + 1, int(first.dataset.Rows), int(first.dataset.Columns))
-    return Grid(shape=shape, affine=affine)
+    return PlaneGrid(shape=shape, affine=affine)
 
 
-def _places(frames: Sequence[Frame], grid: Grid) -> list[int]:
+def _places(frames: Sequence[Frame], grid: PlaneGrid) -> list[int]:
     """Return the plane of the grid in which each frame lies."""
     inverse = np.linalg.inv(grid.affine)
     rows, columns = (length - 1 for length in grid.shape[1:])

@@ -31,7 +31,7 @@ def even_odd(outlines: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
+class DrawnObject:
     """One object, or a part of one.
 
     Args:
@@ -93,7 +93,7 @@ class Annotated:
 
     image: str = ""
     shape: tuple[int, ...] | None = None
-    drawings: tuple[Drawing, ...] = ()
+    drawings: tuple[DrawnObject, ...] = ()
 
     def numbered(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         """Return the number of the object of a class in each pixel, 0 where none is.
@@ -138,13 +138,13 @@ def points_of(outline: Any) -> np.ndarray:
     return numbers.reshape(-1, 2)
 
 
-def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> Drawing:
+def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> DrawnObject:
     """Return an object of outlines as a file has them."""
     name = str(name or UNNAMED).strip() or UNNAMED
     try:
         arrays = [points_of(points) for points in outlines]
     except (TypeError, ValueError):
-        return Drawing(name=name, fault=NO_POINTS)
+        return DrawnObject(name=name, fault=NO_POINTS)
     fault = ""
     if not arrays or not all(np.isfinite(array).all() for array in arrays):
         fault = "has no outline, or one that is no numbers"
@@ -154,4 +154,4 @@ def drawing(name: Any, outlines: Iterable[Any], together: str = "") -> Drawing:
         fault = f"has an outline of {min(map(len, arrays))} points; a polygon needs 3"
     elif not any(np.ptp(array, axis=0).all() for array in arrays):
         fault = "has an outline without any area"
-    return Drawing(name=name, outlines=tuple(arrays), together=together, fault=fault)
+    return DrawnObject(name=name, outlines=tuple(arrays), together=together, fault=fault)

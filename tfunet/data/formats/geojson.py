@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tfunet.data.formats.drawings import Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import Annotated, Annotations, DrawnObject, drawing
 
 
 def annotations(content: Any) -> Annotations:
@@ -13,7 +13,7 @@ def annotations(content: Any) -> Annotations:
     return Annotations(kind="GeoJSON", images={"": drawn})
 
 
-def _drawing(feature: dict[str, Any]) -> Drawing:
+def _drawing(feature: dict[str, Any]) -> DrawnObject:
     properties = feature.get("properties") or {}
     classification = properties.get("classification") or {}
     names = classification.get("names") or [classification.get("name")]
@@ -24,7 +24,7 @@ def _drawing(feature: dict[str, Any]) -> Drawing:
         return drawing(name, (_plane(ring) for ring in coordinates))
     if kind == "MultiPolygon":
         return drawing(name, (_plane(ring) for polygon in coordinates for ring in polygon))
-    return Drawing(name=drawing(name, []).name, fault=f"is a {kind}, which has no area")
+    return DrawnObject(name=drawing(name, []).name, fault=f"is a {kind}, which has no area")
 
 
 def _plane(ring: Any) -> list[Any]:

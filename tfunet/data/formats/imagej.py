@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, Drawing, drawing
+from tfunet.data.formats.drawings import UNNAMED, Annotated, Annotations, DrawnObject, drawing
 
 # All regions of a file together, unpacked.
 MOST_BYTES = 2**28
@@ -28,11 +28,11 @@ def annotations(path: Path) -> Annotations:
     return Annotations(kind="ImageJ", images={"": drawn})
 
 
-def _drawing(region: Any) -> Drawing:
+def _drawing(region: Any) -> DrawnObject:
     """Return a region; its class is its name without a number."""
     name = PLACE.sub("", region.name or "") or UNNAMED
     kind = region.roitype.name
     if kind in WITHOUT_AREA:
-        return Drawing(name=name, fault=f"is a {kind.lower()}, which has no area")
+        return DrawnObject(name=name, fault=f"is a {kind.lower()}, which has no area")
     coordinates = region.coordinates(multi=True)
     return drawing(name, coordinates if isinstance(coordinates, list) else [coordinates])

@@ -12,7 +12,7 @@ from tfunet.data.formats.drawings import (
     UNNAMED,
     Annotated,
     Annotations,
-    Drawing,
+    DrawnObject,
     Part,
     Shape,
     drawing,
@@ -34,14 +34,14 @@ def annotations(content: dict[str, Any]) -> Annotations:
     return Annotations(kind="LabelMe", images={"": drawn})
 
 
-def _drawing(shape: dict[str, Any]) -> Drawing:
+def _drawing(shape: dict[str, Any]) -> DrawnObject:
     name, kind = str(shape.get("label") or UNNAMED), shape.get("shape_type") or "polygon"
     group = shape.get("group_id")
     together = "" if group is None else str(group)
     try:
         points = points_of(shape.get("points"))
     except (TypeError, ValueError):
-        return Drawing(name=name, fault=NO_POINTS)
+        return DrawnObject(name=name, fault=NO_POINTS)
     if kind == "polygon":
         return drawing(name, [points], together)
     if kind == "rectangle" and len(points) in (2, 4):
@@ -56,8 +56,8 @@ def _drawing(shape: dict[str, Any]) -> Drawing:
     if kind == "mask" and shape.get("mask") and len(points) == 2:
         start = tuple(points[0].astype(int)[::-1].tolist())
         pixels = partial(_of_picture, shape["mask"], start)
-        return Drawing(name=name, pixels=pixels, together=together)
-    return Drawing(name=name, fault=f"is a {kind}, which has no area")
+        return DrawnObject(name=name, pixels=pixels, together=together)
+    return DrawnObject(name=name, fault=f"is a {kind}, which has no area")
 
 
 def _of_picture(encoded: str, start: tuple[int, int], shape: Shape) -> Part:

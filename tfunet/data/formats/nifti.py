@@ -13,6 +13,7 @@ from nibabel.arrayproxy import ArrayProxy
 
 from tfunet.data.formats.claims import check_claim, check_regular
 from tfunet.data.formats.stored import Region, Stored
+from tfunet.data.formats.units import sizes_in_words
 
 # Extensions and rests are smaller.
 MOST_BEFORE = MOST_BEHIND = 16 * 2**20
@@ -109,8 +110,8 @@ def _contradiction(header: Any, shape: tuple[int, ...]) -> str:
     sizes = np.linalg.norm(sform[:3, :3], axis=0)
     if not np.allclose(sizes, zooms, rtol=1e-2):
         return (
-            f"two statements about its voxel size: pixdim says {_sizes(zooms)}, sform "
-            f"{_sizes(sizes)}"
+            f"two statements about its voxel size: pixdim says {sizes_in_words(zooms)}, sform "
+            f"{sizes_in_words(sizes)}"
         )
     if qform_code <= 0:
         return ""
@@ -124,10 +125,6 @@ def _contradiction(header: Any, shape: tuple[int, ...]) -> str:
         f"two statements about its place: qform (code {qform_code}) and sform (code {sform_code}) "
         f"put its corners up to {distance:.3g} apart"
     )
-
-
-def _sizes(sizes: np.ndarray) -> str:
-    return " x ".join(f"{size:g}" for size in sizes)
 
 
 def _unit(header: Any) -> str:

@@ -24,8 +24,11 @@ PNG_START = 26  # Bytes up to the colour type.
 DTYPES = {"1": "bool", "I": "int32", "F": "float32"}
 
 
-def stored(path: Path) -> Stored:
-    """Describe the image. One that does not end as its format does is decoded, to find out."""
+def stored(path: Path, *, labels: bool = False) -> Stored:
+    """Describe the image. One that does not end as its format does is decoded, to find out.
+
+    Labels are described in the same way, as what a palette shows.
+    """
     plain, is_whole = _plain_png(path), _is_whole(path)
     if plain and is_whole:
         chunks = list(_png_chunks(path))
@@ -40,8 +43,8 @@ def stored(path: Path) -> Stored:
         return upright(described, _orientation(path, image))
 
 
-def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the image is, and its pixels; a palette is resolved."""
+def decoded(path: Path, *, labels: bool = False) -> tuple[Stored, np.ndarray]:
+    """Return what the image is, and its pixels; a palette is resolved, but for labels."""
     if plain := _plain_png(path):
         import imagecodecs
 
@@ -51,26 +54,15 @@ def decoded(path: Path) -> tuple[Stored, np.ndarray]:
     with _opened(path) as image:
         described = _grey_or_colour_png(path) or _described(image)
         orientation = _orientation(path, image)
+        if labels and image.mode == "P":
+            described = replace(described, shape=(image.height, image.width, 1), alpha=False)
+            return _upright(described, np.asarray(image)[..., np.newaxis], orientation)
         colours = "RGBA" if _has_clear_colours(image) else "RGB"
         pixels = np.asarray(image.convert(colours) if image.mode in AS_COLOURS else image)
     pixels = pixels.reshape(*pixels.shape[:2], -1)[..., : described.shape[2]]
-    return _upright(described, pixels, orientation)
-
-
-def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is and its values as stored: of a palette, its numbers."""
-    if _plain_png(path):
-        return decoded(path)
-    with _opened(path) as image:
-        if image.mode == "P":
-            shape = (image.height, image.width, 1)
-            one_channel = replace(_described(image), shape=shape, alpha=False)
-            orientation = _orientation(path, image)
-            return _upright(one_channel, np.asarray(image)[..., np.newaxis], orientation)
-    described, pixels = decoded(path)
     # Pillow multiplies grey values of 2 and 4 bits, to fill 8.
-    step = {"uint2": 85, "uint4": 17}.get(described.dtype, 1)
-    return described, pixels // step if step > 1 else pixels
+    step = {"uint2": 85, "uint4": 17}.get(described.dtype, 1) if labels else 1
+    return _upright(described, pixels // step if step > 1 else pixels, orientation)
 
 
 def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Stored, np.ndarray]:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from tfunet.data.formats.stored import Grid, Stored
+from tfunet.data.formats.stored import PlaneGrid, Stored
 
 IMAGES = {
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp"), "tfunet.data.formats.pillow"),
@@ -21,28 +20,29 @@ IMAGES = {
 NOTES = (".txt", ".md", ".json", ".csv", ".tsv", ".xml", ".ini", ".db", ".log")
 
 
-def stored(path: Path) -> Stored:
-    """Describe the volume: planes in their order, rows, columns, colours."""
+def stored(path: Path, *, labels: bool = False, grid: PlaneGrid | None = None) -> Stored:
+    """Describe the volume: planes in their order, rows, columns, colours.
+
+    A segmentation (SEG) in DICOM lies on the grid of its image.
+    """
     files = _images(path)
-    return _stacked(files, labels=False) if files else _dicom().stored(path)
+    if files:
+        return _stacked(files, labels=labels)
+    found: Stored = _dicom().stored(path, labels=labels, grid=grid)
+    return found
 
 
-def stored_labels(path: Path, grid: Grid | None = None) -> Stored:
-    """Describe a mask, on the grid of its image if it is a segmentation (SEG) in DICOM."""
-    files = _images(path)
-    return _stacked(files, labels=True) if files else _dicom().stored_labels(path, grid)
-
-
-def decoded(path: Path) -> tuple[Stored, np.ndarray]:
+def decoded(
+    path: Path, *, labels: bool = False, grid: PlaneGrid | None = None
+) -> tuple[Stored, np.ndarray]:
     """Return what the volume is, and its pixels."""
     files = _images(path)
-    return _planes(files, labels=False) if files else _dicom().decoded(path)
-
-
-def decoded_labels(path: Path, grid: Grid | None = None) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is, and its values."""
-    files = _images(path)
-    return _planes(files, labels=True) if files else _dicom().decoded_labels(path, grid)
+    if not files:
+        found: tuple[Stored, np.ndarray] = _dicom().decoded(path, labels=labels, grid=grid)
+        return found
+    described = _stacked(files, labels=labels)
+    planes = [_format(file).decoded(file, labels=labels)[1] for file in files]
+    return described, np.stack(planes).reshape(described.shape)
 
 
 def _dicom() -> ModuleType:
@@ -74,10 +74,8 @@ def _in_order(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if at % 2 else (-1, part) for at, part in enumerate(parts)]
 
 
-def _of(file: Path, name: str, *, labels: bool) -> Any:
-    module = importlib.import_module(IMAGES[file.suffix.lower()])
-    plain = getattr(module, name)
-    return getattr(module, f"{name}_labels", plain) if labels else plain
+def _format(file: Path) -> ModuleType:
+    return importlib.import_module(IMAGES[file.suffix.lower()])
 
 
 def _stacked(files: Sequence[Path], *, labels: bool) -> Stored:
@@ -85,7 +83,7 @@ def _stacked(files: Sequence[Path], *, labels: bool) -> Stored:
 
     The distance of the planes is not known.
     """
-    slices = [_of(file, "stored", labels=labels)(file) for file in files]
+    slices = [_format(file).stored(file, labels=labels) for file in files]
     first = slices[0]
     for file, plane in zip(files, slices, strict=True):
         if "z" in plane.axes and plane.shape[plane.axes.index("z")] > 1:
@@ -98,12 +96,6 @@ def _stacked(files: Sequence[Path], *, labels: bool) -> Stored:
     # Another z would be the plane's own, of length 1.
     axes = f"z{first.axes.replace('z', 'u')}"
     return replace(first, shape=(len(files), *first.shape), axes=axes, affine=None)
-
-
-def _planes(files: Sequence[Path], *, labels: bool) -> tuple[Stored, np.ndarray]:
-    described = _stacked(files, labels=labels)
-    planes = [_of(file, "decoded", labels=labels)(file)[1] for file in files]
-    return described, np.stack(planes).reshape(described.shape)
 
 
 def _words(one: Stored) -> str:

@@ -15,7 +15,7 @@ CHANNELS = "cs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class PlaneGrid:
     """Where the pixels of an image lie, for masks that say where their own do.
 
     Args:

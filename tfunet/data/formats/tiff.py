@@ -2,10 +2,8 @@
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,8 +14,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tfunet.data.formats.claims import check_regular
 from tfunet.data.formats.orientation import TAG, upright_pixels
-from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, check_type
+from tfunet.data.formats.stored import Region, Stored, check_type
 from tfunet.data.formats.tiff_colours import WHITE_IS_ZERO, seen
+from tfunet.data.formats.tiff_segments import segmented_region
 from tfunet.data.formats.tiff_series import opened
 from tfunet.data.formats.units import in_one_unit
 
@@ -36,41 +35,10 @@ MASK, REDUCED = 4, 1  # TIFF 6.0, NewSubfileType.
 FIRST_PAGES = 16
 # tifffile complains of lowest floats, as GDAL writes them.
 logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
-# Decoded tiles are kept: windows that overlap need the same ones again.
-TILE_CACHE_BYTES = 64 * 2**20
 
 
-def stored(path: Path) -> Stored:
+def stored(path: Path, *, labels: bool = False) -> Stored:
     """Describe the image in the file; pages without a meaning are planes."""
-    return _stored(path, labels=False)
-
-
-def stored_labels(path: Path) -> Stored:
-    """Describe the mask in the file: of a palette, its numbers."""
-    return _stored(path, labels=True)
-
-
-def decoded(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what the image is, and its pixels as a viewer shows them, in their stored type."""
-    return _decoded(path, labels=False)
-
-
-def decoded_labels(path: Path) -> tuple[Stored, np.ndarray]:
-    """Return what a mask is and its values."""
-    return _decoded(path, labels=True)
-
-
-def region(path: Path) -> Region | None:
-    """Return the reader of boxes of the image; None where the file is read whole."""
-    return _region(path, labels=False)
-
-
-def region_labels(path: Path) -> Region | None:
-    """Return the reader of boxes of a mask; None where the file is read whole."""
-    return _region(path, labels=True)
-
-
-def _stored(path: Path, *, labels: bool) -> Stored:
     with opened(path) as (file, series):
         described = seen(file, series, labels=labels).describe(_as_stored(file, series))
         # tifffile writes so what Python calls True and False.
@@ -78,7 +46,8 @@ def _stored(path: Path, *, labels: bool) -> Stored:
         return replace(described, remark=INVERTED) if labels and is_inverted else described
 
 
-def _decoded(path: Path, *, labels: bool) -> tuple[Stored, np.ndarray]:
+def decoded(path: Path, *, labels: bool = False) -> tuple[Stored, np.ndarray]:
+    """Return what the image is, and its pixels as a viewer shows them, in their stored type."""
     with opened(path) as (file, series):
         view, plain = seen(file, series, labels=labels), _as_stored(file, series)
         if series.keyframe.compression in FAX:
@@ -87,14 +56,15 @@ def _decoded(path: Path, *, labels: bool) -> tuple[Stored, np.ndarray]:
         return view.describe(plain), view.pixels(series.asarray(), plain.axes)
 
 
-def _region(path: Path, *, labels: bool) -> Region | None:
+def region(path: Path, *, labels: bool = False) -> Region | None:
+    """Return the reader of boxes of the image; None where the file is read whole."""
     with opened(path) as (file, series):
         if series.keyframe.compression in FAX:
             return None
         view = seen(file, series, labels=labels)
         if series.dataoffset is None:
             _fill_gaps(series.keyframe)
-            return view.region(_segmented_region(path, series))
+            return view.region(segmented_region(path, series))
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
         return view.region(_mapped_region(path, dtype, series.dataoffset, series.shape))
 
@@ -198,93 +168,3 @@ def _geo_spacing(page: Any) -> dict[str, float]:
 def _mapped_region(path: Path, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> Region:
     # Mapped anew for each box: pages of an earlier one are not this process's memory any more.
     return lambda box: np.array(np.memmap(path, dtype, "r", offset, shape)[box])
-
-
-def _segmented_region(path: Path, series: Any) -> Region | None:
-    """Return the reader of boxes of a TIFF's tiles or strips; None if it has too few."""
-    page = series.keyframe
-    num_page_axes = len(page.shape)
-    pages = [
-        frame if frame is None else (frame.dataoffsets, frame.databytecounts)
-        for frame in series.pages
-    ]
-    stack = series.shape[: len(series.shape) - num_page_axes]
-    if series.shape[len(stack) :] != page.shape or math.prod(stack) != len(pages):
-        return None
-    if len(page.dataoffsets) * len(pages) < FEWEST_PARTS:
-        return None
-    separate, _, length, width, samples = page.shaped
-    if page.is_tiled:
-        size = (1, page.tiledepth, page.tilelength, page.tilewidth, samples)
-    else:
-        size = (1, 1, min(page.rowsperstrip, length), width, samples)
-    counts = [-(-all_ // step) for all_, step in zip(page.shaped, size, strict=True)]
-    # Which axis of the page as its decoder numbers them: separate samples, z, y, x, samples.
-    sample_axis = 0 if separate > 1 else 4
-    places = {"S": sample_axis, "Z": 1, "Y": 2, "X": 3}
-    if not set(page.axes) <= set(places):
-        return None
-    axes = [places[letter] for letter in page.axes]
-    if page.shaped != _expanded(page.shape, axes):
-        return None
-
-    decode_segment = page.decode  # Made here: for JPEG it looks into the file, which is open now.
-
-    def decode(number: int, index: int) -> np.ndarray | None:
-        frame = pages[number]
-        if frame is None or not frame[1][index]:
-            return None
-        with path.open("rb") as file:
-            file.seek(frame[0][index])
-            content = file.read(frame[1][index])
-        if len(content) != frame[1][index]:
-            raise ValueError("the file ends before its last pixel")
-        return decode_segment(content, index, jpegtables=page.jpegtables)[0]
-
-    segment_bytes = math.prod(size) * page.dtype.itemsize
-    cached = lru_cache(maxsize=max(4, TILE_CACHE_BYTES // segment_bytes))(decode)
-
-    def plane(number: int, box: tuple[slice, ...]) -> np.ndarray:
-        wide = [slice(0, all_) for all_ in page.shaped]
-        for axis, bounds in zip(axes, box, strict=True):
-            wide[axis] = slice(*bounds.indices(page.shaped[axis])[:2])
-        out = np.full([bounds.stop - bounds.start for bounds in wide], page.nodata, page.dtype)
-        grid = [
-            range(bounds.start // step, -(-bounds.stop // step))
-            for bounds, step in zip(wide, size, strict=True)
-        ]
-        for place in product(*grid):
-            segment = cached(number, int(np.ravel_multi_index(place, counts)))
-            if segment is None:
-                continue
-            begin = [at * step for at, step in zip(place, size, strict=True)]
-            # A segment at the border may have been stored short, and a decoder may pad it.
-            end = [first + n for first, n in zip(begin[1:], segment.shape, strict=True)]
-            end = [begin[0] + 1, *end]
-            low = [max(a, bounds.start) for a, bounds in zip(begin, wide, strict=True)]
-            high = [min(b, bounds.stop) for b, bounds in zip(end, wide, strict=True)]
-            to = tuple(
-                slice(a - bounds.start, b - bounds.start)
-                for a, b, bounds in zip(low, high, wide, strict=True)
-            )
-            of = tuple(slice(a - c, b - c) for a, b, c in zip(low, high, begin, strict=True))
-            out[to] = segment[np.newaxis][of]
-        return out.reshape([wide[axis].stop - wide[axis].start for axis in axes])
-
-    def region(box: tuple[slice, ...]) -> np.ndarray:
-        outer = [range(*bounds.indices(all_)) for bounds, all_ in zip(box, stack, strict=False)]
-        inner = box[len(stack) :]
-        numbers = [int(np.ravel_multi_index(at, stack)) for at in product(*outer)] if stack else [0]
-        planes = np.stack([plane(number, inner) for number in numbers])
-        return planes.reshape(
-            [len(numbers_along) for numbers_along in outer] + list(planes.shape[1:])
-        )
-
-    return region
-
-
-def _expanded(shape: tuple[int, ...], axes: Sequence[int]) -> tuple[int, ...]:
-    full = [1] * 5
-    for axis, length in zip(axes, shape, strict=True):
-        full[axis] = length
-    return tuple(full)

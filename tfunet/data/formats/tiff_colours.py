@@ -17,7 +17,7 @@ DECODED_TO_RGB = (6, 7, 34712, 33003, 33004, 33005, 34887, 50001, 50002, 34934, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class View:
     """How stored pixels become those that a viewer shows.
 
     Args:
@@ -68,7 +68,7 @@ class Seen:
         return lambda box: convert(read((*box[:-1], *samples)))[..., box[-1]]
 
 
-def seen(file: Any, series: Any, *, labels: bool) -> Seen:
+def seen(file: Any, series: Any, *, labels: bool) -> View:
     """Return how the pixels of an image are seen; of a mask, how its labels are.
 
     Raises ValueError for colours that cannot be converted.
@@ -81,17 +81,17 @@ def seen(file: Any, series: Any, *, labels: bool) -> Seen:
         name = UNREADABLE.get(photometric, "YCbCr")
         raise ValueError(f"its colours are {name}; convert it to RGB, in ImageJ or GIMP")
     if photometric == WHITE_IS_ZERO:
-        return Seen(convert=_inverted(file, page, labels=labels), orientation=orientation)
+        return View(convert=_inverted(file, page, labels=labels), orientation=orientation)
     # ImageJ and OME keep a table of colours beside measured values.
     is_measured = labels or file.is_imagej or file.is_ome
     if photometric == PALETTE and not is_measured and page.colormap is not None:
         table = (np.asarray(page.colormap).T // 256).astype(np.uint8)
-        return Seen(convert=lambda px: table[px], stored_colours=1, orientation=orientation)
+        return View(convert=lambda px: table[px], stored_colours=1, orientation=orientation)
     if photometric == CMYK and _inks(page) == "CMYK":
         if page.dtype != np.uint8 or page.samplesperpixel != 4 or series.axes[-1:] != "S":
             raise ValueError("its colours are CMYK of another kind than 8 bits; convert it to RGB")
-        return Seen(convert=_rgb, stored_colours=4, orientation=orientation)
-    return Seen(orientation=orientation)
+        return View(convert=_rgb, stored_colours=4, orientation=orientation)
+    return View(orientation=orientation)
 
 
 def _inverted(file: Any, page: Any, *, labels: bool) -> Callable[[np.ndarray], np.ndarray] | None:

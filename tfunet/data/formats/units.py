@@ -1,6 +1,6 @@
 """Units of pixel sizes, one for all axes of an image."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 METRES = {"nm": 1e-9, "µm": 1e-6, "mm": 1e-3, "m": 1.0}
 
@@ -30,3 +30,8 @@ def converted(size: float, unit: str, wanted: str) -> float:
         return size
     # Pixels of 250 nm are of 0.25 µm, not of 0.24999...
     return float(f"{size * METRES[unit] / METRES[wanted]:.12g}")
+
+
+def sizes_in_words(values: Iterable[float]) -> str:
+    """Return sizes along axes, such as "0.5 x 1"."""
+    return " x ".join(f"{value:g}" for value in values)

@@ -12,9 +12,9 @@ from tfunet.data.formats import FORMATS
 from tfunet.data.formats.annotations import mask_name, read
 from tfunet.data.formats.container import composed
 from tfunet.data.formats.drawings import Annotated, Annotations
-from tfunet.data.image_files import guarded, read_header
+from tfunet.data.image_files import read_header
 from tfunet.data.layouts.case_files import (
-    Case,
+    CaseFiles,
     case_id_of,
     drop_same_names,
     images_in_other_case,
@@ -25,7 +25,9 @@ from tfunet.data.layouts.file_patterns import find
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root
 from tfunet.data.layouts.label_mapping import OF_NUMBERS, label_mapping
+from tfunet.data.layouts.options import FileOptions, takes
 from tfunet.data.layouts.pixel_size import PixelSizes
+from tfunet.data.opening import guarded
 from tfunet.data.source import DataSource
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
@@ -36,9 +38,10 @@ OTHER = "is not used: no image has its name, and it holds no annotations of one 
 WORDS = (("missing mask: no file", WITHOUT), ("mask without its image", ALONE))
 NO_FOLDERS = ("", ".", "..")
 # A case, the file of its annotations, the key of its image there, and what is drawn on it.
-Drawn = tuple[Case, str, str, Annotated]
+Drawn = tuple[CaseFiles, str, str, Annotated]
 
 
+@takes(FileOptions)
 def open_annotated(
     *,
     root: str,
@@ -48,9 +51,7 @@ def open_annotated(
     exclude: Sequence[str] = (),
     border: str | None = None,
     table: Mapping[str, Any] | None = None,
-    pixel_size: float | Sequence[float] | None = None,
-    target_pixel_size: float | Sequence[float] | None = None,
-    **options: Any,
+    options: FileOptions,
 ) -> DataSource:
     """Open images with outlines: COCO's JSON, LabelMe's, GeoJSON of QuPath, regions of ImageJ.
 
@@ -65,10 +66,7 @@ def open_annotated(
         exclude: Patterns of images to leave out, or of files that list many.
         border: As in `open_folder`.
         table: As in `open_folder`.
-        pixel_size: A number, or one for each axis, instead of what the headers say.
-        target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `grey`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
-            `open_folder`.
+        options: Further options are those of every data set of files.
     """
     folder = find_root(root)
     patterns = [images] if images is not None else []
@@ -87,12 +85,31 @@ def open_annotated(
     if unused:
         what = f"its objects of {', '.join(unused)} are left out: classes does not name them"
         warnings.append(Defect(file=annotations, what=what))
-    cases = []
+    cases, problems, remarks = _with_masks(folder, drawn, members)
+    defects += problems
+    warnings += remarks
+    bad = {defect.case_id for defect in defects}
+    cases = [case for case in cases if case.case_id not in bad]
+    rows = CaseTable(folder, table) if table is not None else None
+    if rows is not None:
+        cases, table_defects = rows.select(cases)
+        defects += table_defects
+    masks = dict.fromkeys(members, annotations)
+    labels = label_mapping(masks, None, None, objects=OF_NUMBERS, border=border)
+    listing = Listing(root=folder, cases=cases, defects=defects, found=found, warnings=warnings)
+    return open_files(listing, labels, PixelSizes(folder, options, patterns, rows), options)
+
+
+def _with_masks(
+    root: Path, drawn: Sequence[Drawn], members: Mapping[str, Sequence[str]]
+) -> tuple[list[CaseFiles], list[Defect], list[Defect]]:
+    """Return the cases with a mask for each name of a class; what is wrong, and what may be."""
+    masks = [(label, part) for label, parts in enumerate(members.values(), 1) for part in parts]
+    cases, defects, warnings = [], [], []
     for case, file, key, own in drawn:
-        problems, remarks = _look(folder, case, file, own)
+        problems, remarks = _look(root, case, file, own)
         defects += problems
         warnings += remarks
-        masks = [(label, part) for label, parts in enumerate(members.values(), 1) for part in parts]
         cases.append(
             replace(
                 case,
@@ -100,24 +117,7 @@ def open_annotated(
                 mask_labels=tuple(label for label, _ in masks),
             )
         )
-    bad = {defect.case_id for defect in defects}
-    cases = [case for case in cases if case.case_id not in bad]
-    rows = CaseTable(folder, table) if table is not None else None
-    if rows is not None:
-        cases, table_defects = rows.select(cases)
-        defects += table_defects
-    return open_files(
-        Listing(root=folder, cases=cases, defects=defects, found=found, warnings=warnings),
-        label_mapping(
-            dict.fromkeys(members, annotations),
-            None,
-            None,
-            objects=OF_NUMBERS,
-            border=border,
-        ),
-        PixelSizes(folder, pixel_size, target_pixel_size, patterns, rows),
-        **options,
-    )
+    return cases, defects, warnings
 
 
 def read_annotations(root: Path, file: str) -> Annotations:
@@ -183,7 +183,7 @@ def _of_lists(
                 defects.append(Defect(file=file, what=what, case_id=own.image))
                 continue
             case_id = case_id_of(image)
-            case = Case(
+            case = CaseFiles(
                 case_id=case_id,
                 group=values.get("group", case_id),
                 images=(image,),
@@ -251,7 +251,9 @@ def _is_other(root: Path, alone: Defect) -> bool:
         return True
 
 
-def _look(root: Path, case: Case, file: str, own: Annotated) -> tuple[list[Defect], list[Defect]]:
+def _look(
+    root: Path, case: CaseFiles, file: str, own: Annotated
+) -> tuple[list[Defect], list[Defect]]:
     """Return what is wrong with the outlines of a case, and what may be a mistake."""
     faults = Counter(f"an object ({each.name}) {each.fault}" for each in own.drawings if each.fault)
     shape = own.shape

@@ -1,7 +1,7 @@
 """Finds the files of each case by patterns. Imports no TensorFlow."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
@@ -16,7 +16,7 @@ OF_NO_OBJECT = ". If the image shows no object, store one mask of zeros"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class CaseFiles:
     """The files of one case, relative to the data set's root.
 
     Args:
@@ -95,7 +95,7 @@ def match_files(
     exclude: Sequence[str] = (),
     *,
     objects: bool = False,
-) -> tuple[list[Case], list[Defect], str]:
+) -> tuple[list[CaseFiles], list[Defect], str]:
     """Return the complete cases, the defects, and the numbers of files in words.
 
     The first image pattern names the cases. Equal placeholders have equal values in every pattern.
@@ -123,36 +123,45 @@ def match_files(
         )
     for pattern in mask_files if objects else []:
         pattern.prefer([*leading.values(), *excluded])
-    cases: list[Case] = []
+    cases: list[CaseFiles] = []
     defects: list[Defect] = []
     for file, values in leading.items():
-        other_images = [_only_file(pattern, "image", values) for pattern in image_files[1:]]
-        case_masks = [_mask_files(pattern, values, objects=objects) for pattern in mask_files]
-        if objects and any(found for found, _ in case_masks):
-            # The image shows no object of the other classes.
-            case_masks = [(found, "") for found, _ in case_masks]
-        problems = [what for _, what in (*other_images, *case_masks) if what]
-        problems += [] if is_utf8(file) else [NO_UTF8]
-        case_id = "_".join(values.values())
-        defects += [Defect(file=file, what=what, case_id=case_id) for what in problems]
-        if not problems:
-            cases.append(
-                Case(
-                    case_id=case_id,
-                    group=values.get("group", case_id),
-                    images=(file, *(image for image, _ in other_images)),
-                    masks=tuple(file for found, _ in case_masks for file in found),
-                    values=values,
-                    mask_labels=tuple(
-                        label for label, (found, _) in enumerate(case_masks, 1) for _ in found
-                    ),
-                )
-            )
+        case, problems = _case(file, values, image_files[1:], mask_files, objects=objects)
+        defects += problems
+        cases += [] if problems else [case]
     for kind, patterns in (("image", image_files[1:]), ("mask", mask_files)):
         defects += _orphans(patterns, kind, leading, excluded)
     mask_counts = "/".join(str(pattern.num_beside(excluded)) for pattern in mask_files)
     defects += drop_same_names(cases)
     return cases, defects, f"{len(leading)} images and {mask_counts} masks"
+
+
+def _case(
+    file: str,
+    values: Mapping[str, str],
+    images: Sequence[PatternFiles],
+    masks: Sequence[PatternFiles],
+    *,
+    objects: bool,
+) -> tuple[CaseFiles, list[Defect]]:
+    """Return the case of a first image, and what is wrong with its other files."""
+    other_images = [_only_file(pattern, "image", values) for pattern in images]
+    case_masks = [_mask_files(pattern, values, objects=objects) for pattern in masks]
+    if objects and any(found for found, _ in case_masks):
+        # The image shows no object of the other classes.
+        case_masks = [(found, "") for found, _ in case_masks]
+    problems = [what for _, what in (*other_images, *case_masks) if what]
+    problems += [] if is_utf8(file) else [NO_UTF8]
+    case_id = "_".join(values.values())
+    case = CaseFiles(
+        case_id=case_id,
+        group=values.get("group", case_id),
+        images=(file, *(image for image, _ in other_images)),
+        masks=tuple(mask for found, _ in case_masks for mask in found),
+        values=values,
+        mask_labels=tuple(label for label, (found, _) in enumerate(case_masks, 1) for _ in found),
+    )
+    return case, [Defect(file=file, what=what, case_id=case_id) for what in problems]
 
 
 def images_in_other_case(root: Path, images: Sequence[str], others: Sequence[str]) -> list[Defect]:
@@ -173,11 +182,32 @@ def images_in_other_case(root: Path, images: Sequence[str], others: Sequence[str
     ]
 
 
-def listed_case(case_id: str, images: Sequence[str], masks: Sequence[str]) -> Case:
-    """Return a case that a file lists, in a group of its own."""
-    return Case(
+def listed_cases(
+    root: Path, listed: Iterable[CaseFiles], where: str
+) -> tuple[list[CaseFiles], list[Defect]]:
+    """Return the usable ones of cases that the file `where` lists, and the defects."""
+    cases, defects = [], []
+    for case in listed:
+        missing = [file for file in (*case.images, *case.masks) if not is_stored(root, file)]
+        both = set() if missing else set(case.images) & set(case.masks)
+        problems = dict.fromkeys(missing, f"missing: {where} lists it, and there is no such file")
+        problems |= dict.fromkeys(both, f"{where} lists it as image and as mask")
+        defects += [
+            Defect(file=file or case.images[0] or case.case_id, what=what, case_id=case.case_id)
+            for file, what in problems.items()
+        ]
+        cases += [] if problems else [case]
+    return cases, defects + drop_same_names(cases)
+
+
+def listed_case(
+    images: Sequence[str], masks: Sequence[str], case_id: str = "", group: str = ""
+) -> CaseFiles:
+    """Return a case that a file lists, by default in a group of its own."""
+    case_id = case_id or case_id_of(images[0])
+    return CaseFiles(
         case_id=case_id,
-        group=case_id,
+        group=group or case_id,
         images=tuple(images),
         masks=tuple(masks),
         values={},
@@ -209,7 +239,7 @@ def is_stored(folder: Path, file: str) -> bool:
     return bool(file) and split_container(folder / file)[0].exists()
 
 
-def cases_without_group(cases: Sequence[Case]) -> list[Defect]:
+def cases_without_group(cases: Sequence[CaseFiles]) -> list[Defect]:
     """Return a warning for each case whose group is empty, as a cell of a table may be."""
     what = "its group is empty; all such cases are one group in the split"
     return [
@@ -219,7 +249,7 @@ def cases_without_group(cases: Sequence[Case]) -> list[Defect]:
     ]
 
 
-def masks_of_several(cases: Sequence[Case]) -> list[Defect]:
+def masks_of_several(cases: Sequence[CaseFiles]) -> list[Defect]:
     """Return a warning for each mask file that is listed for several images."""
     listed: dict[str, list[str]] = {}
     for case in cases:
@@ -232,9 +262,9 @@ def masks_of_several(cases: Sequence[Case]) -> list[Defect]:
     ]
 
 
-def drop_same_names(cases: list[Case]) -> list[Defect]:
+def drop_same_names(cases: list[CaseFiles]) -> list[Defect]:
     """Remove each case that has the name of an earlier one, and return a defect for it."""
-    first: dict[str, Case] = {}
+    first: dict[str, CaseFiles] = {}
     defects = []
     for case in cases:
         if first.setdefault(case.case_id, case) is not case:

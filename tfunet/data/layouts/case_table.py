@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.words import near_match
+from tfunet.config.words import check_known, near_match
 from tfunet.data.defects import Defect
 from tfunet.data.formats.container import composed
-from tfunet.data.layouts.case_files import Case
+from tfunet.data.layouts.case_files import CaseFiles
 from tfunet.files.regular import read_bytes
 
 KEYS = ("file", "key", "group", "keep")
@@ -28,11 +28,7 @@ class CaseTable:
 
     def __init__(self, root: Path, options: Mapping[str, Any]) -> None:
         for name in options:
-            if name not in KEYS:
-                raise ValueError(
-                    f"table= has an unknown key {name!r}.{near_match(name, KEYS)} "
-                    f"Known: {', '.join(KEYS)}."
-                )
+            check_known("key of table=:", name, KEYS)
         if "file" not in options or "key" not in options:
             raise ValueError("table= needs file (CSV or TSV) and key (its column of case ids).")
         self.file = str(options["file"])
@@ -62,9 +58,9 @@ class CaseTable:
                     "or name as key= a column in which they differ."
                 )
 
-    def select(self, cases: Sequence[Case]) -> tuple[list[Case], list[Defect]]:
+    def select(self, cases: Sequence[CaseFiles]) -> tuple[list[CaseFiles], list[Defect]]:
         """Return the cases that the table keeps, with its groups, and the defects."""
-        chosen: list[Case] = []
+        chosen: list[CaseFiles] = []
         defects: list[Defect] = []
         for case in cases:
             row = self._by_id.get(case.case_id)

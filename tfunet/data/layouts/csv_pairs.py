@@ -5,23 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import (
-    case_id_of,
-    drop_same_names,
-    is_stored,
     listed_case,
+    listed_cases,
     masks_of_several,
     stored_path,
 )
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root
-from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS, label_mapping
+from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS
+from tfunet.data.layouts.options import MaskOptions, takes
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 
 
+@takes(MaskOptions)
 def open_csv(
     *,
     file: str,
@@ -30,14 +29,7 @@ def open_csv(
     key: str | None = None,
     group: str | None = None,
     keep: Mapping[str, Any] | None = None,
-    classes: Mapping[str, Any] | None = None,
-    threshold: float | Mapping[str, float] | None = None,
-    ignore_label: int | str | None = None,
-    objects: str | None = None,
-    border: str | None = None,
-    pixel_size: float | Sequence[float] | Mapping[str, str] | None = None,
-    target_pixel_size: float | Sequence[float] | None = None,
-    **options: Any,
+    options: MaskOptions,
 ) -> DataSource:
     """Open the pairs that a CSV or TSV file lists, one case a row; paths are relative to the file.
 
@@ -48,50 +40,30 @@ def open_csv(
         key: Column of the case names. By default the first image's name.
         group: Column of the groups.
         keep: Column to the values of the rows to use.
-        classes: As in `open_folder`.
-        threshold: As in `open_folder`.
-        ignore_label: As in `open_folder`.
-        objects: "numbers", as in `open_folder`.
-        border: As in `open_folder`.
-        pixel_size: A number, one for each axis, or {column = NAME}.
-        target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `grey`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
-            `open_folder`.
+        options: Further options are those of every data set of files, and those of folder and csv.
     """
     folder, path = find_root(str(Path(file).parent)), Path(file)
     columns = [images] if isinstance(images, str) else list(images)
-    if objects == OF_FILES:
+    if options.objects == OF_FILES:
         raise ValueError(
             f"objects={OF_FILES!r} needs a pattern that matches many files, and a table names one "
             f"mask for each image. Give masks that number their objects, with {OF_NUMBERS!r}."
         )
-    labels = label_mapping(masks, classes, threshold, ignore_label, objects=objects, border=border)
+    labels = options.labels(masks)
     settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
     table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
-    cases, defects = [], []
+    listed = []
     for name, row in table.rows():
-        cells = [table.cell(row, column) for column in (*columns, *labels.patterns)]
-        files = [stored_path(folder, cell) for cell in cells]
-        case_id = name if key else case_id_of(files[0])
-        missing = [file for file in files if not is_stored(folder, file)]
-        what = f"missing: {path.name} lists it, and there is no such file"
-        defects += [Defect(file=file or name, what=what, case_id=case_id) for file in missing]
-        both = set(files[: len(columns)]) & set(files[len(columns) :])
-        what = f"{path.name} lists it as image and as mask"
-        defects += [Defect(file=file, what=what, case_id=case_id) for file in both if not missing]
-        if not missing and not both:
-            case = listed_case(case_id, files[: len(columns)], files[len(columns) :])
-            cases.append(replace(case, group=row[group] if group else case_id, values=row))
-    defects += drop_same_names(cases)
-    return open_files(
-        Listing(
-            root=folder,
-            cases=cases,
-            defects=defects,
-            found=f"{len(cases)} pairs",
-            warnings=masks_of_several(cases),
-        ),
-        labels,
-        PixelSizes(folder, pixel_size, target_pixel_size, columns, table),
-        **{"name": path.stem, **options},
+        files = [stored_path(folder, table.cell(row, col)) for col in (*columns, *labels.patterns)]
+        case = listed_case(files[: len(columns)], files[len(columns) :], name if key else "")
+        listed.append(replace(case, group=row[group] if group else case.case_id, values=row))
+    cases, defects = listed_cases(folder, listed, path.name)
+    listing = Listing(
+        root=folder,
+        cases=cases,
+        defects=defects,
+        found=f"{len(cases)} pairs",
+        warnings=masks_of_several(cases),
     )
+    sizes = PixelSizes(folder, options, columns, table)
+    return open_files(listing, labels, sizes, replace(options, name=options.name or path.stem))

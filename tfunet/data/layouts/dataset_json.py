@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from tfunet.data.class_lines import BACKGROUND
-from tfunet.data.defects import Defect
 from tfunet.data.layouts.case_files import (
-    case_id_of,
-    drop_same_names,
     listed_case,
+    listed_cases,
     masks_of_several,
     stored_path,
 )
@@ -20,6 +18,7 @@ from tfunet.data.layouts.file_patterns import find
 from tfunet.data.layouts.file_source import Listing, open_files
 from tfunet.data.layouts.folder import find_root, open_folder
 from tfunet.data.layouts.label_mapping import label_mapping
+from tfunet.data.layouts.options import FileOptions, takes
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
 from tfunet.files.typed import FieldError, RecordError, check_fields, read_json
@@ -44,14 +43,8 @@ NNUNET: dict[str, Any] = {
 NAMES, VALUES = dict[str, str], dict[str, int | list[int]]
 
 
-def open_msd(
-    *,
-    root: str,
-    ignore_label: int | None = None,
-    pixel_size: float | Sequence[float] | None = None,
-    target_pixel_size: float | Sequence[float] | None = None,
-    **options: Any,
-) -> DataSource:
+@takes(FileOptions)
+def open_msd(*, root: str, ignore_label: int | None = None, options: FileOptions) -> DataSource:
     """Open a task of the Medical Segmentation Decathlon (arXiv:1902.09063) by its dataset.json.
 
     Its `training` lists the cases, its `labels` are the classes.
@@ -59,43 +52,36 @@ def open_msd(
     Args:
         root: The folder with dataset.json.
         ignore_label: As in `open_folder`.
-        pixel_size: A number, or one for each axis, instead of what the headers say.
-        target_pixel_size: Pixel size to resample to.
-        options: `regions`, `intensity`, `axes`, `alpha`, `fill`, `patch`, `name`, as in
-            `open_folder`.
+        options: Further options are those of every data set of files.
     """
     folder = find_root(root)
     description = _read_description(folder, MSD, ("training", "labels"))
     classes = _value_by_name(description["labels"])
-    cases, defects = [], []
-    for pair in description["training"]:
-        image, mask = (
-            stored_path(folder, Path(pair[key]).as_posix()) for key in ("image", "label")
-        )
-        case_id = case_id_of(image)
-        missing = [file for file in (image, mask) if not (folder / file).exists()]
-        what = f"missing: {DESCRIPTION} lists it, and there is no such file"
-        defects += [Defect(file=file, what=what, case_id=case_id) for file in missing]
-        if not missing:
-            cases.append(listed_case(case_id, (image,), (mask,)))
-    defects += drop_same_names(cases)
-    num_pairs = len(description["training"])
-    return open_files(
-        Listing(
-            root=folder,
-            cases=cases,
-            defects=defects,
-            found=f"{num_pairs} pairs",
-            warnings=masks_of_several(cases),
-        ),
-        label_mapping("", _without_background(classes), None, ignore_label),
-        PixelSizes(folder, pixel_size, target_pixel_size, [], None),
-        **options,
+    files = [
+        [stored_path(folder, Path(pair[key]).as_posix()) for key in ("image", "label")]
+        for pair in description["training"]
+    ]
+    cases, defects = listed_cases(
+        folder, (listed_case([image], [mask]) for image, mask in files), DESCRIPTION
     )
+    listing = Listing(
+        root=folder,
+        cases=cases,
+        defects=defects,
+        found=f"{len(files)} pairs",
+        warnings=masks_of_several(cases),
+    )
+    labels = label_mapping("", _without_background(classes), None, ignore_label)
+    return open_files(listing, labels, PixelSizes(folder, options, [], None), options)
 
 
+@takes(FileOptions)
 def open_nnunet(
-    *, root: str, regions: Mapping[str, Sequence[str]] | None = None, **options: Any
+    *,
+    root: str,
+    exclude: Sequence[str] = (),
+    table: Mapping[str, Any] | None = None,
+    options: FileOptions,
 ) -> DataSource:
     """Open a raw data set of nnU-Net, version 1 or 2, by its dataset.json.
 
@@ -106,9 +92,9 @@ def open_nnunet(
 
     Args:
         root: The folder with dataset.json.
-        regions: Region name to class names, instead of those in dataset.json.
-        options: `pixel_size`, `target_pixel_size`, `table`, `intensity`, `axes`, `alpha`, `fill`,
-            `patch`, `name`, as in `open_folder`.
+        exclude: As in `open_folder`.
+        table: As in `open_folder`.
+        options: Further options are those of every data set of files.
     """
     folder = find_root(root)
     description = _read_description(folder, NNUNET, ("labels",))
@@ -121,16 +107,22 @@ def open_nnunet(
     present = [pattern for pattern in files if find(folder, pattern)]
     # Natural images: the channels are in one file, and then its file is the first.
     has_joint_files = bool(present) and present == files[: len(present)] != files
-    source = open_folder(
+    given = {
+        **vars(options),
+        "regions": described_regions if options.regions is None else options.regions,
+        "pixel_size": _with_sidecars(folder, ending, options),
+    }
+    source: DataSource = open_folder(
         root=root,
         images=present if has_joint_files else files,
         masks=f"labelsTr/{{case}}{ending}",
+        exclude=exclude,
+        table=table,
         classes=_without_background(classes),
         ignore_label=_one_value(folder, ignored),
-        regions=described_regions if regions is None else regions,
-        **_with_sidecars(folder, ending, options),
+        **given,
     )
-    if has_joint_files and source.channels != len(channels) and not options.get("grey"):
+    if has_joint_files and source.channels != len(channels) and not options.grey:
         names = ", ".join(map(str, channels.values()))
         raise ValueError(
             f"{folder / DESCRIPTION} names {len(channels)} channels ({names}), and the files of a "
@@ -147,16 +139,16 @@ def channel_names(folder: Path) -> tuple[str, ...]:
     return tuple(map(str, names.values())) if isinstance(names, Mapping) else ()
 
 
-def _with_sidecars(folder: Path, ending: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with the pixel sizes that lie beside TIFF files, as nnU-Net reads them."""
+def _with_sidecars(folder: Path, ending: str, options: FileOptions) -> Any:
+    """Return the pixel sizes: those beside TIFF files, as nnU-Net reads them, if none is given."""
     sidecar = {"file": "imagesTr/{case}.json", "key": "spacing", "order": "array"}
-    given = options.get("pixel_size")
+    given = options.pixel_size
     if isinstance(given, Mapping) and given.get("key") == sidecar["key"]:
-        return {**options, "pixel_size": {"order": sidecar["order"], **given}}
-    resamples = options.get("target_pixel_size") is not None and given is None
+        return {"order": sidecar["order"], **given}
+    resamples = options.target_pixel_size is not None and given is None
     if resamples and ending.lower() in (".tif", ".tiff") and find(folder, sidecar["file"]):
-        return {**options, "pixel_size": sidecar}
-    return dict(options)
+        return sidecar
+    return given
 
 
 def _read_description(

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
-from tfunet.data.formats.units import METRES, converted
-from tfunet.data.image_files import Header, has_no_axes, read_header
-from tfunet.data.layouts.case_files import Case
+from tfunet.data.formats.units import METRES, converted, sizes_in_words
+from tfunet.data.image_files import Header, read_header
+from tfunet.data.layouts.case_files import CaseFiles
+from tfunet.data.opening import has_no_axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,14 @@ class CaseHeaders:
         masks: Headers of the mask files.
     """
 
-    case: Case
+    case: CaseFiles
     image: Header
     masks: tuple[Header, ...]
 
 
 def read_headers(
     root: Path,
-    cases: Sequence[Case],
+    cases: Sequence[CaseFiles],
     *,
     grey: bool,
     axes: str | None,
@@ -80,7 +81,7 @@ def read_headers(
     return _of_the_usual_kind(usable, defects)
 
 
-def axes_by_mask(root: Path, cases: Sequence[Case]) -> str | None:
+def axes_by_mask(root: Path, cases: Sequence[CaseFiles]) -> str | None:
     """Return the axes of images in a format without words for them, where the mask tells.
 
     Rows, columns and colours look like a stack; but then the mask would have as many planes.
@@ -122,8 +123,8 @@ def misplaced(image: Header, other: Header) -> str:
             return f"its header puts it up to {distance:g} from its image. {advice}"
     if not image.spacing or not other.spacing or np.allclose(image.spacing, other.spacing, 1e-2):
         return ""
-    sizes = [" x ".join(f"{size:g}" for size in header.spacing or ()) for header in (other, image)]
-    return f"has pixels of {sizes[0]}, and its image of {sizes[1]}. {advice}"
+    own, of_image = sizes_in_words(other.spacing), sizes_in_words(image.spacing)
+    return f"has pixels of {own}, and its image of {of_image}. {advice}"
 
 
 def in_unit(header: Header, unit: str) -> Header:
@@ -136,7 +137,7 @@ def in_unit(header: Header, unit: str) -> Header:
     return replace(header, unit=unit, spacing=sizes or None, affine=affine)
 
 
-def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:
+def _disagreements(case: CaseFiles, headers: Sequence[Header], compare_sizes: bool) -> list[Defect]:
     """Return a defect for each file of a case whose pixels are not those of its first image."""
     defects = _contradictions(case, headers) if compare_sizes else []
     first = headers[0]
@@ -155,7 +156,7 @@ def _disagreements(case: Case, headers: Sequence[Header], compare_sizes: bool) -
     return defects
 
 
-def _contradictions(case: Case, headers: Sequence[Header]) -> list[Defect]:
+def _contradictions(case: CaseFiles, headers: Sequence[Header]) -> list[Defect]:
     """Return a defect for each file that says two things about where its pixels lie."""
     return [
         Defect(

@@ -62,19 +62,10 @@ class ObjectNumbers:
 
     def borders(self) -> np.ndarray:
         """Return whether pixels lie in two objects, where each reaches a pixel further."""
-        highest = _neighbours(self.numbers, np.maximum, 0)
-        lowest = _neighbours(np.where(self.numbers == 0, NONE, self.numbers), np.minimum, NONE)
+        from scipy import ndimage  # It takes a tenth of a second, and few data sets need it.
+
+        # Of each pixel and its neighbours, diagonal ones too.
+        highest = ndimage.maximum_filter(self.numbers, size=3, mode="constant", cval=0)
+        objects = np.where(self.numbers == 0, NONE, self.numbers)
+        lowest = ndimage.minimum_filter(objects, size=3, mode="constant", cval=NONE)
         return (highest > 0) & (lowest != highest)
-
-
-def _neighbours(numbers: np.ndarray, choose: np.ufunc, outside: int) -> np.ndarray:
-    """Return the highest or lowest number of each pixel and its neighbours, diagonal ones too."""
-    for axis in range(numbers.ndim):
-        width = [(1, 1) if other == axis else (0, 0) for other in range(numbers.ndim)]
-        padded = np.pad(numbers, width, constant_values=outside)
-        length = numbers.shape[axis]
-        before, same, after = (
-            padded.take(range(start, start + length), axis) for start in range(3)
-        )
-        numbers = choose(choose(before, same), after)
-    return numbers

@@ -4,20 +4,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.words import near_match
+from tfunet.config.words import check_known
 from tfunet.data.defects import Defect
 from tfunet.data.formats.claims import check_growth
+from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.image_files import Header
-from tfunet.data.layouts.case_files import Case, PatternFiles
+from tfunet.data.layouts.case_files import CaseFiles, PatternFiles
 from tfunet.data.layouts.case_table import CaseTable
 from tfunet.data.layouts.file_patterns import placeholders
+from tfunet.data.layouts.options import FileOptions
+from tfunet.data.preparation_options import sizes_along
 from tfunet.data.preprocess import resampled_shape
 from tfunet.files.typed import RecordError, read_json
 
 Spacing = tuple[float, ...]
 KEYS = ("file", "key", "order", "column")
-# Sizes of pixels, in any unit of length.
-LEAST, MOST = 1e-15, 1e15
 BIDS_KEY = "PixelSize"
 # What the numbers of a list in a JSON file stand for.
 ORDERS = {"xyz": "x first", "array": "along the axes of the image's array"}
@@ -28,8 +29,7 @@ class PixelSizes:
 
     Args:
         root: The data set's folder.
-        given: `pixel_size` of `open_folder`.
-        target: `target_pixel_size` of `open_folder`; None leaves every image as it is.
+        options: Its `pixel_size`, and `target_pixel_size`; None leaves every image as it is.
         images: The image patterns.
         table: `table` of `open_folder`.
 
@@ -40,11 +40,11 @@ class PixelSizes:
     def __init__(
         self,
         root: Path,
-        given: float | Sequence[float] | Mapping[str, str] | None,
-        target: float | Sequence[float] | None,
+        options: FileOptions,
         images: Sequence[str],
         table: CaseTable | None,
     ) -> None:
+        given, target = options.pixel_size, options.target_pixel_size
         if given is not None and target is None:
             raise ValueError(
                 "pixel_size= needs target_pixel_size=, the size to resample to. Give it too, or "
@@ -70,7 +70,7 @@ class PixelSizes:
         return self._fixed is None and self._source is None
 
     def of(
-        self, cases: Sequence[Case], headers: Sequence[Header]
+        self, cases: Sequence[CaseFiles], headers: Sequence[Header]
     ) -> tuple[list[tuple[Spacing, Spacing] | None], list[Defect]]:
         """Return each case's (pixel size, target) along its axes, and the defects.
 
@@ -83,10 +83,11 @@ class PixelSizes:
         for case, header in zip(cases, headers, strict=True):
             num_axes = len(header.shape)
             try:
-                spacing = _sizes(self._find(case, header), num_axes)
-                target = _sizes(self.target, num_axes)
+                spacing = sizes_along(self._find(case, header), num_axes)
+                target = sizes_along(self.target, num_axes)
                 shape = resampled_shape(header.shape, spacing, target)
-                why = f"resampling from pixels of {_shown(spacing)} to {_shown(target)}"
+                ends = map(sizes_in_words, (spacing, target))
+                why = f"resampling from pixels of {' to '.join(ends)}"
                 check_growth(header.shape, shape, why)
                 pairs.append((spacing, target))
             except ValueError as error:
@@ -96,11 +97,7 @@ class PixelSizes:
 
     def _check_source(self, source: Mapping[str, str]) -> None:
         for name in source:
-            if name not in KEYS:
-                raise ValueError(
-                    f"pixel_size= has an unknown key {name!r}.{near_match(name, KEYS)} Known: "
-                    f"{', '.join(KEYS)}."
-                )
+            check_known("key of pixel_size=:", name, KEYS)
         if ("file" in source) == ("column" in source):
             raise ValueError("pixel_size= needs either file (with key), for JSON files, or column.")
         if source.get("order", "xyz") not in ORDERS:
@@ -118,7 +115,7 @@ class PixelSizes:
             )
         self._files = PatternFiles(self._root, source["file"])
 
-    def _find(self, case: Case, header: Header) -> Any:
+    def _find(self, case: CaseFiles, header: Header) -> Any:
         if self._fixed is not None:
             return self._fixed
         if self._source is None:
@@ -167,23 +164,3 @@ def _from_json(path: Path, key: str) -> Any:
     if key not in (values or {}):
         raise ValueError(f"{path} has no {key!r} (it has: {', '.join(values or {}) or 'no keys'})")
     return (values or {})[key]
-
-
-def _shown(sizes: Spacing) -> str:
-    return " x ".join(f"{size:g}" for size in sizes)
-
-
-def _sizes(given: Any, num_axes: int) -> Spacing:
-    several = given if isinstance(given, list | tuple) else [given] * num_axes
-    try:
-        are_sizes = not any(isinstance(size, bool) for size in several)
-        sizes = tuple(map(float, several)) if are_sizes else ()
-    except (TypeError, ValueError):
-        sizes = ()
-    # NaN fails this comparison too.
-    if len(sizes) != num_axes or not all(LEAST <= size <= MOST for size in sizes):
-        raise ValueError(
-            f"pixel size {given!r}; allowed: a positive number, or {num_axes} of them, one an "
-            "axis, with points for decimals"
-        )
-    return sizes

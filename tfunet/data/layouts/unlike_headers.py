@@ -8,8 +8,9 @@ import numpy as np
 
 from tfunet.data.defects import Defect
 from tfunet.data.formats.units import METRES
-from tfunet.data.image_files import Header, has_no_axes
+from tfunet.data.image_files import Header
 from tfunet.data.layouts.header_checks import CaseHeaders, in_unit
+from tfunet.data.opening import has_no_axes
 
 # Where a positive and a negative step along x, y and z lead.
 DIRECTIONS = ("RL", "AP", "SI")
