@@ -14,7 +14,6 @@ from typing import Any, Union, get_args, get_origin
 from docstring_parser import parse
 
 from tfunet.arguments import TYPE_WORDS
-from tfunet.bench.study.hopeless import HopelessRule
 from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.config.augmentation import Amount, Augmentation
 from tfunet.config.run import RunConfig
@@ -34,7 +33,7 @@ of a study. An interrupted run may go on with other values of the keys marked *f
 stay as they were.
 
 A study has `name`, `repeats` and `seed`, the tables `[base]` and `[grid]`, the lists `[[case]]` \
-and `[[skip]]` with keys of a run, and the tables [`[hopeless]`](#hopeless) and \
+and `[[skip]]` with keys of a run, and the table \
 [`[slurm]`](#slurm): [studies.md](studies.md).
 """
 
@@ -50,8 +49,7 @@ def page() -> str:
     parts += ["## augmentation\n", _intro(Augmentation), _keys(Augmentation)]
     for name, reference in DATASETS.items():
         parts += [f"## data = {name!r}\n".replace("'", '"'), *_function(_load(reference))]
-    for name, table in {"hopeless": HopelessRule, "slurm": Slurm}.items():
-        parts += [f"## {name}\n", _intro(table), _keys(table)]
+    parts += ["## slurm\n", _intro(Slurm), _keys(Slurm)]
     return "\n".join(parts)
 
 

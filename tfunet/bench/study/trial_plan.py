@@ -115,7 +115,6 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
             for number, rule in enumerate(study.skips)
             if number not in used_rules
         )
-        + _idle_rule(study)
         + ((study.samples.note,) if study.samples is not None and study.samples.note else ())
         + _turns(cells, cores),
     )
@@ -143,16 +142,6 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
         # The rest of the message is advice for a single run.
         return str(error).partition(". ")[0].rstrip(".")
     return None
-
-
-def _idle_rule(study: Study) -> tuple[str, ...]:
-    rule = study.hopeless
-    if rule is None or rule.after < study.repeats:
-        return ()
-    return (
-        f"[hopeless] has no effect: it waits for {counted(rule.after, 'repeat')} of "
-        f"{study.repeats}. Raise repeats, or lower after in [hopeless].",
-    )
 
 
 def _turns(cells: Sequence[_Cell], cores: float) -> tuple[str, ...]:
