@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfunet.config.memory import COMPRESSIONS
 from tfunet.graph import passes, slab_rules
 from tfunet.graph.passes import COLLECTIVE, is_backward
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
@@ -75,15 +74,12 @@ def read(
     ops: Sequence[tf.Operation],
     results: Sequence[tf.Tensor] = (),
     *,
-    compression: str | None = None,
     takes_turns: bool = False,
 ) -> tuple[Trace, list[tf.Tensor]]:
     """Return the trace of one replica's step, and the tensors behind its indices.
 
     Args:
         ops: The ops that were made while the step was traced, from `in_order`.
-        compression: The type in which tensors may be stored, of
-            `tfunet.config.memory.COMPRESSIONS`.
         takes_turns: Whether forward passes come after backward passes, too.
     """
     names = {op.name for op in ops}
@@ -113,7 +109,6 @@ def read(
                     is_inner=is_fused or is_term,
                     is_folded=slab_rules.is_folded(handle),
                     is_result=handle.name in returned or _is_read_outside(handle, names, last),
-                    compressed_bytes=_compressed_bytes(handle, compression) if has_memory else 0,
                 )
             )
             handles.append(handle)
@@ -143,7 +138,6 @@ def read(
     trace = Trace(
         ops=tuple(traced_ops),
         tensors=tuple(tensors),
-        compression=compression,
         constant_bytes=sum(map(num_bytes, kept)),
     )
     return trace, handles
@@ -200,16 +194,6 @@ def num_bytes(tensor: tf.Tensor) -> int:
     if not tensor.shape.is_fully_defined() or tensor.dtype in NO_SIZE:
         return 0
     return int(tensor.shape.num_elements()) * tensor.dtype.size
-
-
-def _compressed_bytes(tensor: tf.Tensor, compression: str | None) -> int:
-    """Return the bytes of a tensor in another type; 0 if that type is not narrower."""
-    if compression is None or not tensor.dtype.is_floating:
-        return 0
-    item_bytes = COMPRESSIONS[compression]
-    if item_bytes >= tensor.dtype.size:
-        return 0
-    return num_bytes(tensor) // tensor.dtype.size * item_bytes
 
 
 def of_unknown_size(trace: Trace, handles: Sequence[tf.Tensor]) -> list[str]:

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfunet.config import amount
 from tfunet.config.amount import MIB
-from tfunet.config.memory import check_compression
 from tfunet.graph import forward, passes, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
@@ -23,7 +22,7 @@ from tfunet.swap import compiled, making
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
 from tfunet.swap.held_part import HeldPart, Stage, WholeNetwork
-from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
+from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
 from tfunet.swap.rewrite import rewrite
@@ -50,7 +49,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     model.fit(data, callbacks=[LargeModelSupport()])
     ```
 
-    What is computed does not change (unless `compression` is given): losses and weights are those
+    What is computed does not change: losses and weights are those
     without support, bit for bit where TensorFlow's ops are deterministic, and gradients are added
     up in the order of the graph (`tfunet.graph.gradient_sums`). Evaluations and predictions are
     planned too, in training and with `model.evaluate(..., callbacks=[...])`. The callback changes
@@ -66,8 +65,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             They lie in a file without a name, which goes with the process, however that ends.
         disk_size: The most that this process may take there: bytes or "500GiB". By default there is
             no limit. If the disk has no room, training ends before its first step.
-        compression: "bfloat16" rounds swapped tensors to 16 bits: copies, host memory and disk take
-            half, and losses and weights change. By default tensors are swapped as they are.
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
             "split" where nothing else is enough: the ops around it run in slabs, and the
@@ -109,7 +106,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         host: str | int | None = None,
         disk: str | Path | None = None,
         disk_size: str | int | None = None,
-        compression: str | None = None,
         threshold_bytes: int = MIB,
         allowed: Way | Sequence[Way] = WAYS,
         margin: float | None = None,
@@ -133,7 +129,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             disk,
             _renamed("disk_budget", disk_budget, "disk_size", disk_size),
         )
-        check_compression("compression", compression)
         if margin is not None and not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
         rule = tflms.Rule(
@@ -152,9 +147,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             )
         planner = Planner(ways)
         self.strategy: Strategy = strategy or (rule if rule.is_given else planner)
-        self.strategy.check(plan=plan, allowed=ways, compression=compression)
+        self.strategy.check(plan=plan, allowed=ways)
         self.budget = budget
-        self.compression = compression
         self.margin = margin
         self.threshold_bytes = threshold_bytes
         self.allowed = planner.allowed
@@ -332,14 +326,13 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not any(passes.is_backward(op) for op in ops):
             return
         room = self._open_room()
-        trace, handles = self._held.read(ops, results, self.compression)
+        trace, handles = self._held.read(ops, results)
         memory = self._memory(trace, handles)
         unknown = reader.of_unknown_size(trace, handles)
         if unknown and self.verbose and not self._told_of_unknown:
             self._told_of_unknown = True
             print(lines_of(text.unknown_line(unknown)), flush=True)
         plan = self.plan or self._make_plan(trace, ops, memory)
-        check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
         if self._stage is not None:
             actions = scheduled(trace, plan)
@@ -361,7 +354,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         since = time.perf_counter()
         if self._room is None or not ops:
             return
-        # Never compressed: that would change the results.
         trace, handles = self._held.read(ops, results)
         trace = forward.divided(trace)
         with device.uncounted():

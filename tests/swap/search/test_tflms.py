@@ -240,7 +240,6 @@ def test_distances_are_counted_with_what_is_serialized():
         ({"sync_mode": 0, "plan": Plan()}, "give one of the two"),
         ({"swapin_ahead": 5, "allowed": ["recompute"]}, "tensors are swapped and nothing else"),
         ({"swapin_ahead": 5, "allowed": ["swap", "recompute"]}, "nothing else"),
-        ({"swapin_ahead": 5, "compression": "bfloat16"}, "Leave out one of the two"),
     ],
 )
 def test_what_cannot_be_is_refused(options, message):

@@ -44,6 +44,8 @@ LATER: Mapping[str, Any] = {
     "epoch_score": "dice",
     "outputs": "classes",
 }
+# Keys that are gone, with the value that changed nothing: for the same reason.
+FORMER: Mapping[str, Any] = {"swap_compression": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +301,7 @@ def settings_text(config: RunConfig) -> str:
     """Return the same text for equal configurations, the seed left out."""
     left_out = {"seed", *(key for key, value in LATER.items() if getattr(config, key) == value)}
     values = {key: value for key, value in vars(config).items() if key not in left_out}
-    return json.dumps(values, sort_keys=True, default=str)
+    return json.dumps({**FORMER, **values}, sort_keys=True, default=str)
 
 
 def _part(key: str, value: Any) -> str:

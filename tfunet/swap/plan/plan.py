@@ -12,6 +12,8 @@ Decision = Literal["keep", "recompute", "swap"]
 # What may be done with a tensor beside keeping it.
 Way = Literal["recompute", "split", "swap"]
 WAYS: tuple[Way, ...] = ("swap", "recompute", "split")
+# Keys of earlier versions, which say nothing where they are empty.
+FORMER = ("compressed_bytes", "compression")
 # The names of a replica's ops and tensors begin so in the graph of a process that has several.
 REPLICA = re.compile(r"replica_\d+/")
 
@@ -42,9 +44,6 @@ class StepSection:
         split: Tensors that are never whole on the device: the ops around them run in slabs.
         slab_rows: Rows of a slab, by the last op of each chain of ops that run in slabs.
         on_disk: Swapped tensors that lie on disk; the others are in host memory.
-        compression: How tensors are rounded before they are copied out; None where none is.
-        compressed_bytes: Size of each swapped tensor that is rounded; the others are swapped as
-            they are.
     """
 
     decisions: Mapping[str, Decision] = field(default_factory=dict)
@@ -59,8 +58,6 @@ class StepSection:
     split: Sequence[str] = ()
     slab_rows: Mapping[str, Count] = field(default_factory=dict)
     on_disk: Sequence[str] = ()
-    compression: str | None = None
-    compressed_bytes: Mapping[str, Count] = field(default_factory=dict)
 
     @property
     def gives_up(self) -> bool:
@@ -184,6 +181,7 @@ class Plan(PictureSection, TimeSection, HostSection, DiagnosisSection, DeviceSec
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return the plan of a table as `swap.json` holds it; raise FieldError for a wrong one."""
+        table = {key: value for key, value in table.items() if value or key not in FORMER}
         check_known_fields(table, get_type_hints(cls, include_extras=True))
         # Plans of earlier versions lack these two, and have no split tensors.
         sizes = table.get("tensor_bytes", {})
@@ -208,13 +206,3 @@ def _with_tuples(value: Any, renamed: Callable[[str], str] = str) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_with_tuples(item, renamed) for item in value)
     return value
-
-
-def check_plan(plan: Plan, compression: str | None) -> None:
-    """Raise ValueError for a plan that rounds tensors where the user did not ask for it."""
-    if plan.compressed_bytes and plan.compression != compression:
-        raise ValueError(
-            f"The plan has {len(plan.compressed_bytes)} tensors compressed to {plan.compression}: "
-            f"give compression={plan.compression!r} too, or leave plan out to have one made "
-            "without."
-        )

@@ -109,10 +109,10 @@ def _given_up(trace: Trace, decisions: Mapping[int, Decision]) -> dict[int, Deci
     return given_up
 
 
-def is_on_host(trace: Trace, copy: Copy, swapped: Container[int]) -> bool:
-    """Whether a tensor that leaves is on the host already, uncompressed, since it is swapped."""
+def is_on_host(copy: Copy, swapped: Container[int]) -> bool:
+    """Whether a tensor that leaves is on the host already, since it is swapped."""
     tensor, number = copy
-    return number == 0 and tensor in swapped and not trace.tensors[tensor].compressed_bytes
+    return number == 0 and tensor in swapped
 
 
 def memory(
@@ -120,10 +120,8 @@ def memory(
 ) -> np.ndarray:
     """Return the bytes of the step's own tensors in use while each action runs, (actions,).
 
-    Memory that was in use before the step (variables, the batch) does not count. A compressed
-    tensor is there in both forms when its copy to the host begins, and from its copy to the device
-    until it is read; its compressed form alone until the copy to the host has ended. `scratch` are
-    the bytes that an op needs while it runs and that no tensor of the trace shows.
+    Memory that was in use before the step (variables, the batch) does not count. `scratch` are the
+    bytes that an op needs while it runs and that no tensor of the trace shows.
     """
     scratch = scratch or {}
     in_use = np.zeros(len(actions), np.int64)
@@ -137,7 +135,7 @@ def memory(
         in_use[position] = live + (scratch.get(actions[position].index, 0) if is_op else 0)
         for buffer in ended:
             live -= sizes[buffer]
-    return in_use + of_compressed(trace, actions)
+    return in_use
 
 
 def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
@@ -199,36 +197,10 @@ def allocations(
             sizes[buffer] = 0
 
 
-def of_compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
-    """Return the bytes of compressed forms of tensors while each action runs, (actions,)."""
-    more = np.zeros(len(actions), np.int64)
-    if trace.compression is None:
-        return more
-    made: dict[int, int] = {}
-    arrived: dict[Copy, int] = {}
-    for position, action in enumerate(actions):
-        for copy in action.inputs:
-            if copy in arrived:
-                more[arrived.pop(copy) : position] += trace.tensors[copy[0]].compressed_bytes
-        if action.kind == "out":
-            begin = made[action.index] + 1
-            more[begin : position + 1] += trace.tensors[action.index].compressed_bytes
-        elif action.kind == "in":
-            arrived[action.outputs[0]] = position
-        else:
-            made.update((tensor, position) for tensor, number in action.outputs if not number)
-    return more
-
-
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
     last: dict[Copy, int] = {}
-    made: dict[int, int] = {}
     fused: dict[Copy, tuple[Copy, ...]] = {}  # inner tensors, never made, to what they are made of
     for position, action in enumerate(actions):
-        if action.kind == "out" and trace.tensors[action.index].compressed_bytes:
-            # Its full form is free when it is compressed, before its copy has ended.
-            last[action.index, 0] = max(last[action.index, 0], made[action.index] + 1)
-            continue
         for copy in action.inputs:
             last[copy] = position
             if copy in fused:
@@ -236,8 +208,6 @@ def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
                 last.update(dict.fromkeys(fused[copy], position))
         for copy in action.outputs:
             last[copy] = position
-            if not copy[1]:
-                made[copy[0]] = position
             if trace.tensors[copy[0]].is_inner:
                 fused[copy] = tuple(
                     source for read in action.inputs for source in fused.get(read, (read,))

@@ -109,7 +109,7 @@ class _Link:
 
     def _leave(self, action: Action, now: float) -> tuple[float, float]:
         tensor, costs = action.index, self._costs
-        on_host = is_on_host(self._trace, action.inputs[0], self.swapped)
+        on_host = is_on_host(action.inputs[0], self.swapped)
         self._disk_of[tensor] = tensor if on_host else -1
         if on_host:
             end = max(now, self._leaving[tensor]) if costs.copies_overlap else now
@@ -153,8 +153,7 @@ def overlap(
     awaited = {}
     free = 0.0
     for tensor, first in points.made.items():
-        # Compressed, it is that form which waits on the device for its copy.
-        num_bytes = trace.tensors[tensor].stored_bytes
+        num_bytes = trace.tensors[tensor].num_bytes
         free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
         last = first
         while last + 1 < points.read.get(tensor, len(ends)) - 1 and ends[last] < free:
@@ -168,7 +167,7 @@ def overlap(
     fetched = {}
     begin = ends[-1]
     for tensor, reader in reversed(points.read.items()):
-        num_bytes = trace.tensors[tensor].num_bytes + trace.tensors[tensor].compressed_bytes
+        num_bytes = trace.tensors[tensor].num_bytes
         computed = ends[reader - 1] if reader else 0.0
         begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
         after = reader - 1

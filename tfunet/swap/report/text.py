@@ -66,15 +66,6 @@ def limits_line(plan: Plan) -> str:
     )
 
 
-def compressed(plan: Plan) -> str:
-    """Return how swapped tensors are compressed, to follow "swapped"; "" if none is."""
-    if plan.compression is None:
-        return ""
-    num = len(plan.compressed_bytes)
-    some = "" if num == plan.count("swap") else f"{num} of them "
-    return f", {some}compressed to {plan.compression}"
-
-
 def over_line(plan: Plan) -> str:
     """Return that a plan does not meet its budget, what is in the way and what helps; or ""."""
     if plan.peak_bytes <= plan.budget_bytes:
@@ -150,8 +141,6 @@ def _ways_past_limits(plan: Plan) -> list[str]:
     has_disk = plan.disk_budget_bytes != 0
     ways = ["a higher limit on host memory (swap_host)"]
     ways.append("more of the disk (swap_disk_size)" if has_disk else "a disk (swap_disk)")
-    if plan.compression is None:
-        ways.append("16 bits for what is swapped (swap_compression = 'bfloat16')")
     return [*ways, *ALWAYS]
 
 
@@ -212,14 +201,12 @@ def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
     freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
     moved = f", {len(plan.detours)} moved to make room" if plan.detours else ""
     line = (
-        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
+        f"Large-model support: {plan.count('swap')} tensors swapped{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
         f"recomputed{freed}{moved}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
         f"of {plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
-    if plan.compression is not None:
-        line += " Losses are not those without support."
     rest = [over_line(plan) or _room_line(plan), untimed_line(untimed)]
     return " ".join([line, *filter(None, rest)]) + made_by
 
@@ -293,9 +280,7 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
         lines.append(f"Of the tensors, {counts(plan)}:")
     for name in names[:SHOWN_TENSORS]:
         size = size_text(plan.tensor_bytes.get(name, 0))
-        facts = ["disk"] if name in plan.on_disk else []
-        facts += [plan.compression or ""] if name in plan.compressed_bytes else []
-        where = f" ({', '.join(facts)})" if facts else ""
+        where = " (disk)" if name in plan.on_disk else ""
         lines.append(f"  {treatments[name]:<9} {size:>12}  {name}{where}")
     return "\n".join([*lines, *_left_out(names)])
 
@@ -355,7 +340,7 @@ def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
 def counts(plan: Plan) -> str:
     """Return how many tensors are treated in which way."""
     in_slabs = f"{len(plan.split)} are split, " if plan.split else ""
-    swapped = f"{plan.count('swap')} are swapped{compressed(plan)}"
+    swapped = f"{plan.count('swap')} are swapped"
     return f"{in_slabs}{swapped} and {plan.count('recompute')} recomputed"
 
 

@@ -163,10 +163,7 @@ class _Follower:
                 # A chain in slabs may have made it anew; the plan knows its first name.
                 else self._tier.out(handle, name=self._name(tensor))
             )
-        # A compressed tensor's full form must not wait for its copy.
-        is_compressed = self._trace.tensors[tensor].compressed_bytes > 0
-        last = -1 if is_compressed else self._last_forward[tensor]
-        self._leaving.append((last, self._copies[tensor]))
+        self._leaving.append((self._last_forward[tensor], self._copies[tensor]))
 
     def _bring_back(self, action: Action) -> None:
         tensor = action.index
@@ -187,7 +184,7 @@ class _Follower:
         due = next(later.index for later in self._actions[place:] if later.kind == "op")
         waits = [*self._previous, *self._carried]
         waits += [out for last, out in self._leaving if last < due]
-        if is_on_host(self._trace, copy, self._copies):
+        if is_on_host(copy, self._copies):
             waits.append(self._copies[tensor])
             with tf.control_dependencies(waits):
                 left = tf.no_op()

@@ -110,7 +110,7 @@ def _described(plan: Plan, problem: Problem, actions: Sequence[Action]) -> Plan:
     out_bytes = sum(
         trace.tensors[action.index].num_bytes
         for action in leaving
-        if not is_on_host(trace, action.inputs[0], swapped)
+        if not is_on_host(action.inputs[0], swapped)
     )
     in_bytes = sum(trace.tensors[action.index].num_bytes for action in leaving)
     in_use, times = problem.memory(actions), timeline(trace, actions, problem.costs)

@@ -121,6 +121,6 @@ class Strategy(Protocol):
         """Return the strategy for evaluations and predictions, which have no backward pass."""
         return self
 
-    def check(self, *, plan: Plan | None, allowed: Sequence[Way], compression: str | None) -> None:
+    def check(self, *, plan: Plan | None, allowed: Sequence[Way]) -> None:
         """Raise ValueError if an option of LargeModelSupport cannot be combined with this."""
         return

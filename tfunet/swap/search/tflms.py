@@ -107,9 +107,8 @@ class Rule(Strategy):
         """Return a planner that swaps: the rule is about the backward pass."""
         return Planner(("swap",))
 
-    def check(self, *, plan: Plan | None, allowed: Sequence[Way], compression: str | None) -> None:
-        """Raise ValueError beside a plan or a compression, or where swapping is not all that is
-        allowed."""
+    def check(self, *, plan: Plan | None, allowed: Sequence[Way]) -> None:
+        """Raise ValueError beside a plan, or where swapping is not all that is allowed."""
         if plan is not None:
             raise ValueError(
                 "plan says what is done with each tensor, and the parameters of TFLMS v2 "
@@ -119,11 +118,6 @@ class Rule(Strategy):
             raise ValueError(
                 f"By the rule of TFLMS v2 tensors are swapped and nothing else, and allowed is "
                 f"{tuple(allowed)}. Leave out allowed, or swapout_threshold and the like."
-            )
-        if compression is not None:
-            raise ValueError(
-                f"compression={compression!r} is for the planner, which swapout_threshold and the "
-                "like replace. Leave out one of the two: TFLMS swapped tensors as they are."
             )
 
     def plan(self, problem: Problem) -> Plan:
