@@ -26,7 +26,6 @@ from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
 from tfunet.swap.rewrite import rewrite
-from tfunet.swap.search import tflms
 from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
@@ -76,15 +75,10 @@ class LargeModelSupport(keras.callbacks.Callback):
         strategy: What decides about each tensor, instead of a search among what is `allowed`
             (`tfunet.swap.search.strategy`).
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
-        swapout_threshold: This and the next five are the parameters of TFLMS v2, which
-            `tfunet.swap.search.tflms.Rule` describes. Any of them makes its rule the strategy:
-            tensors are swapped, and nothing else is done, whatever the budget.
         verbose: 0 prints nothing, 1 a line when planning begins, if it may take long, one when the
             plan is made and one after training.
         note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
             times. On a CPU only: the host does not know of a GPU's copies.
-        host_budget: The earlier name of `host`.
-        disk_budget: The earlier name of `disk_size`.
 
     Attributes:
         plans: One for each training step that was traced.
@@ -111,43 +105,22 @@ class LargeModelSupport(keras.callbacks.Callback):
         margin: float | None = None,
         strategy: Strategy | None = None,
         plan: Plan | None = None,
-        swapout_threshold: int | None = None,
-        swapin_ahead: int | None = None,
-        swapin_groupby: int | None = None,
-        sync_mode: int | None = None,
-        serialization: Sequence[int | str] = (),
-        serialization_by_size: float = 0.0,
         verbose: int = 1,
         note: Note | None = None,
-        host_budget: str | int | None = None,
-        disk_budget: str | int | None = None,
     ) -> None:
         super().__init__()
         amount.parse(budget)
-        self.limits = read_limits(
-            _renamed("host_budget", host_budget, "host", host),
-            disk,
-            _renamed("disk_budget", disk_budget, "disk_size", disk_size),
-        )
+        self.limits = read_limits(host, disk, disk_size)
         if margin is not None and not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
-        rule = tflms.Rule(
-            swapout_threshold=swapout_threshold,
-            swapin_ahead=swapin_ahead,
-            swapin_groupby=swapin_groupby,
-            sync_mode=sync_mode,
-            serialization=serialization,
-            serialization_by_size=serialization_by_size,
-        )
         ways = (allowed,) if isinstance(allowed, str) else tuple(allowed)
-        if strategy is not None and (rule.is_given or ways != WAYS):
+        if strategy is not None and ways != WAYS:
             raise ValueError(
-                "strategy decides about each tensor; allowed, swapout_threshold and the like are "
-                "options of other strategies. Leave them out beside strategy."
+                "strategy decides about each tensor, and allowed is what the planner may do with "
+                "it. Leave out allowed beside strategy."
             )
         planner = Planner(ways)
-        self.strategy: Strategy = strategy or (rule if rule.is_given else planner)
-        self.strategy.check(plan=plan, allowed=ways)
+        self.strategy: Strategy = strategy or planner
         self.budget = budget
         self.margin = margin
         self.threshold_bytes = threshold_bytes
@@ -265,7 +238,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not isinstance(self.strategy, Planner) or self.plan is not None:
             raise ValueError(
                 "In stages, LargeModelSupport makes a plan of its own for each stage. Leave out "
-                "plan, strategy, and the parameters of TFLMS v2."
+                "plan and strategy."
             )
         self.allowed = tuple(way for way in self.allowed if way != "split")
         self.strategy = Planner(self.allowed)
@@ -340,7 +313,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         device.forget_peak()  # The peak so far is that of timing the ops.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * memory.step_bytes:
+        if plan.gives_up or plan.peak_bytes > making.FAR * memory.step_bytes:
             self._follow(plan, trace, ops, handles, room)
             self._follows = True
         if self.verbose:
@@ -421,13 +394,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
             threshold_bytes=self.threshold_bytes,
         )
-
-
-def _renamed(old_name: str, old: Any, name: str, value: Any) -> Any:
-    """Return the value of an argument that had another name; ValueError if both are given."""
-    if old is not None and value is not None:
-        raise ValueError(f"{old_name} is the earlier name of {name}: give {name} only.")
-    return value if old is None else old
 
 
 def _largest(plans: Sequence[Plan]) -> Plan:

@@ -43,7 +43,6 @@ def make_plan(
     arguments from `strategy` on are described at `tfunet.swap.LargeModelSupport`; `say` is told
     before a planning that may take long.
     """
-    strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)
     costs = Costs(
         op_seconds=[0.0] * len(ops),
@@ -56,7 +55,7 @@ def make_plan(
     # Training has timed most ops of an evaluation already.
     known = timed if trace.is_forward else {}
     needed_bytes = int(memory_of(trace, schedule(trace, {})).max(initial=0))
-    is_near = strategy.needs_costs or needed_bytes > FAR * memory.step_bytes
+    is_near = needed_bytes > FAR * memory.step_bytes
     if is_near:
         say(text.planning_line(trace, memory.limit_bytes))
         with tf.init_scope():

@@ -13,7 +13,7 @@ Decision = Literal["keep", "recompute", "swap"]
 Way = Literal["recompute", "split", "swap"]
 WAYS: tuple[Way, ...] = ("swap", "recompute", "split")
 # Keys of earlier versions, which say nothing where they are empty.
-FORMER = ("compressed_bytes", "compression")
+FORMER = ("compressed_bytes", "compression", "copies", "fetched_again", "rule", "serialized")
 # The names of a replica's ops and tensors begin so in the graph of a process that has several.
 REPLICA = re.compile(r"replica_\d+/")
 
@@ -28,14 +28,6 @@ class StepSection:
             that is the op that made it.
         fetched: Tensor to the op after which its copy to the device begins. By default it begins
             right before the tensor is read.
-        copies: For tensors that come back several times: which copy each op of the backward pass
-            reads. 0 is the tensor that was copied out, 1 the first copy that comes back. By
-            default an op reads the first.
-        fetched_again: As `fetched`, from the second copy on: tensor to its numbers, as text, to
-            ops.
-        rule: How the plan was made, unless by the planner's search.
-        serialized: Ops of the forward pass that run one after the other, as all large ones of the
-            backward pass do.
         from_outputs: Gradients of activations that read the activation's output instead of its
             input, which then need not stay.
         detours: Tensors that leave the device for the host for a while, so that the allocator finds
@@ -49,10 +41,6 @@ class StepSection:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     awaited: Mapping[str, str] = field(default_factory=dict)
     fetched: Mapping[str, str] = field(default_factory=dict)
-    copies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    fetched_again: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    rule: str = ""
-    serialized: Sequence[str] = ()
     from_outputs: Sequence[str] = ()
     detours: Sequence[tuple[str, str, str]] = ()
     split: Sequence[str] = ()

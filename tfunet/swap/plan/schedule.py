@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tfunet.graph.step import ALIASES, IN_PLACE, LOSSES, Trace, root
+from tfunet.graph.step import ALIASES, IN_PLACE, LOSSES, Trace
 from tfunet.swap.plan.placement import swapped_in
 from tfunet.swap.plan.plan import Decision
 
@@ -31,7 +31,7 @@ class Action(NamedTuple):
 
     Args:
         inputs: Copies of tensors that are read: (tensor, number), where 0 is the one that its op
-            made, 1 the one that the backward pass got back, and so on if it gets back several.
+            made, and 1 the one that the backward pass got back. Detours number theirs on.
     """
 
     kind: Kind
@@ -40,49 +40,40 @@ class Action(NamedTuple):
     outputs: tuple[Copy, ...]
 
 
-def schedule(
-    trace: Trace,
-    decisions: Mapping[int, Decision],
-    copies: Mapping[int, Mapping[int, int]] | None = None,
-) -> list[Action]:
+def schedule(trace: Trace, decisions: Mapping[int, Decision]) -> list[Action]:
     """Return the actions of a step in order.
 
-    Args:
-        decisions: For tensors of the forward pass, by index. The others are kept, except inner
-            tensors and views of what is given up, which are recomputed.
-        copies: For swapped tensors that come back several times, by index: the number of the copy
-            that each op of the backward pass reads, by its index; see `Action`.
+    `decisions` are for tensors of the forward pass, by index. The others are kept, except inner
+    tensors and views of what is given up, which are recomputed.
     """
     actions: list[Action] = []
-    restored: set[Copy] = set()
+    restored: set[int] = set()
     given_up = _given_up(trace, decisions)
     swapped = swapped_in(decisions)
 
-    def restore(tensor: int, reader: int) -> int:
-        """Append the actions that bring a tensor back for an op; return the copy it reads."""
+    def restore(tensor: int) -> int:
+        """Append the actions that bring a tensor back; return the number of the copy to read."""
         decision = given_up.get(tensor)
         if decision is None:
             return 0
-        # A view shows the copy that the op reads of the tensor itself.
-        number = copies.get(root(trace, tensor), {}).get(reader, 1) if copies else 1
-        if number == 0 or (tensor, number) in restored:
-            return number
+        if tensor in restored:
+            return 1
         if decision == "swap":
-            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, number),)))
-            restored.add((tensor, number))
-            return number
+            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, 1),)))
+            restored.add(tensor)
+            return 1
         producer = trace.tensors[tensor].producer
         op = trace.ops[producer]
-        inputs = tuple((source, restore(source, reader)) for source in op.inputs)
-        outputs = tuple((made, number) for made in op.outputs)
+        inputs = tuple((source, restore(source)) for source in op.inputs)
+        outputs = tuple((made, 1) for made in op.outputs)
         actions.append(Action(kind="again", index=producer, inputs=inputs, outputs=outputs))
-        restored.update(outputs)
-        return number
+        restored.update(op.outputs)
+        return 1
 
     for position, op in enumerate(trace.ops):
         inputs, outputs = op.first_copies
         if op.is_backward and not given_up.keys().isdisjoint(op.inputs):
-            inputs = tuple((tensor, restore(tensor, position)) for tensor in op.inputs)
+            inputs = tuple((tensor, restore(tensor)) for tensor in op.inputs)
         actions.append(Action("op", position, inputs, outputs))
         if not swapped.isdisjoint(op.outputs):
             actions += [

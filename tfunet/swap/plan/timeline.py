@@ -13,7 +13,7 @@ to make room ("leave") is always waited for.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -123,12 +123,11 @@ class _Link:
 @dataclass(frozen=True, kw_only=True)
 class Moves:
     """Where the copies of a step stand: tensor to the op (by index) right after which it is awaited
-    on the host or fetched; further copies by tensor and number.
+    on the host or fetched.
     """
 
     awaited: Mapping[int, int]
     fetched: Mapping[int, int]
-    fetched_again: Mapping[Copy, int] = field(default_factory=dict)
 
 
 def overlap(
@@ -228,7 +227,6 @@ def _points(actions: Sequence[Action], in_use: np.ndarray, costs: Costs) -> _Poi
 
 def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:
     """Return the actions with the copies where `moves` puts them."""
-    fetched = {**{(tensor, 1): op for tensor, op in moves.fetched.items()}, **moves.fetched_again}
     copies: dict[int, list[Action]] = {}  # by the op after which they stand
     others = []
     for action in actions:
@@ -236,7 +234,7 @@ def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:
         if action.kind == "out":
             op = moves.awaited.get(action.index)
         elif action.kind == "in":
-            op = fetched.get(action.outputs[0])
+            op = moves.fetched.get(action.index)
         if op is None:
             others.append(action)
         else:

@@ -27,9 +27,6 @@ SECONDS = {
 PLACES = {
     "awaited": "copies out that are awaited elsewhere",
     "fetched": "copies back that begin elsewhere",
-    "copies": "tensors whose readers share copies back in another way",
-    "fetched_again": "tensors whose further copies back begin elsewhere",
-    "serialized": "ops that run one after the other under one plan only",
     "from_outputs": "gradients of activations that read the output under one plan only",
     "detours": "tensors that leave for a while, to make room, elsewhere or under one plan only",
     "is_placed": "convolutions and copies back run in a fixed order under one plan only",

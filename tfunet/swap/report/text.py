@@ -10,7 +10,6 @@ from tfunet.graph.step import Trace
 from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
-from tfunet.swap.search import tflms
 
 SHOWN_TENSORS = 20
 SHOWN_AT_PEAK = 8
@@ -191,11 +190,9 @@ def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
 
     Names the ops that are `untimed`.
     """
-    made_by = tflms.told(plan)
-    made_by = f" By {made_by}." if made_by else ""
     if not plan.gives_up and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
         needs = f"{plan.peak_bytes / MIB:.0f} MiB predicted"
-        return f"Large-model support: {everything} fits, {needs}.{made_by}"
+        return f"Large-model support: {everything} fits, {needs}."
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
@@ -208,7 +205,7 @@ def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
         f"{plan.unlimited_step_seconds:.3g}."
     )
     rest = [over_line(plan) or _room_line(plan), untimed_line(untimed)]
-    return " ".join([line, *filter(None, rest)]) + made_by
+    return " ".join([line, *filter(None, rest)])
 
 
 def unknown_line(unknown: Sequence[str]) -> str:
@@ -272,8 +269,6 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:
         lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
-    if made_by := tflms.told(plan):
-        lines.append(f"Made by {made_by}.")
     treatments = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
     names = sorted(treatments, key=lambda name: -plan.tensor_bytes.get(name, 0))
     if names:

@@ -108,7 +108,6 @@ class _Follower:
         self._actions = actions
         self._tier = tier
         self._threshold_bytes = threshold_bytes
-        self._serialized = frozenset(plan.serialized)
         self._slabs = slabs
         self._last_forward = _last_forward_reads(trace)
         self._parts = fused(trace)
@@ -122,7 +121,6 @@ class _Follower:
         self._in_line = self._is_placed and not tier.copies_overlap
 
         self._previous: list[tf.Operation] = []  # the op that the next one in order waits for
-        self._turn: list[tf.Operation] = []  # the last of the serialized ops
         self._restored: dict[Copy, tf.Tensor] = {}
         self._copies: dict[int, tf.Operation] = {}  # to the host, of swapped tensors
         self._leaving: list[tuple[int, tf.Operation]] = []  # (op after which it is awaited, copy)
@@ -251,9 +249,8 @@ class _Follower:
     def _order(self, at: int) -> None:
         """Make a large op wait for what the schedule has before it."""
         op, described = self._ops[at], self._trace.ops[at]
-        is_ordered = described.name in self._serialized or self._is_large(at)
         # TensorFlow removes ops that only rename a tensor, and their control edges.
-        if described.kind in ALIASES | {"IdentityN"} or not is_ordered:
+        if described.kind in ALIASES | {"IdentityN"} or not self._is_large(at):
             return
         # A control edge would keep TensorFlow from regrouping it.
         if described.is_regrouped:
@@ -297,7 +294,7 @@ class _Follower:
             op._add_control_inputs(before)
 
     def _gone_before(self, at: int, *, is_fixed: bool) -> list[tf.Operation]:
-        """Return the copies to the host that an op waits for, and the serialized op before it."""
+        """Return the copies to the host that an op waits for."""
         described, is_end = self._trace.ops[at], at in self._ends
         gone: list[tf.Operation] = []
         if described.kind != "BiasAdd" and not (is_fixed and is_end):
@@ -307,11 +304,6 @@ class _Follower:
             # The first part of a fused op has waited; an edge to its end would part the two.
             gone = new if is_end else new + self._carried
             self._carried = self._carried + new
-        if described.name in self._serialized:
-            # A fused op begins with its first part and ends with its last.
-            gone += [] if is_end else self._turn
-            if at not in self._parts:
-                self._turn = [done(self._ops[at])]
         return gone
 
     def _now_awaited(self, due: int) -> list[tf.Operation]:

@@ -36,27 +36,12 @@ def scheduled(trace: Trace, plan: Plan) -> list[Action]:
     """Return the actions of a step under a plan; ValueError if it is the plan of another step."""
     tensors, ops = _indices(trace)
     places = [*plan.awaited.items(), *plan.fetched.items()]
-    for name, by_number in plan.fetched_again.items():
-        places += [(name, op) for op in by_number.values()]
-    places += [(name, op) for name, numbers in plan.copies.items() for op in numbers]
     _check_names({*plan.decisions, *(name for name, _ in places)}, tensors)
-    _check_names({*plan.serialized, *(op for _, op in places)}, ops)
-    actions = schedule(
-        trace,
-        {tensors[name]: way for name, way in plan.decisions.items()},
-        {
-            tensors[name]: {ops[op]: number for op, number in numbers.items()}
-            for name, numbers in plan.copies.items()
-        },
-    )
+    _check_names({op for _, op in places}, ops)
+    actions = schedule(trace, {tensors[name]: way for name, way in plan.decisions.items()})
     moves = Moves(
         awaited={tensors[name]: ops[op] for name, op in plan.awaited.items()},
         fetched={tensors[name]: ops[op] for name, op in plan.fetched.items()},
-        fetched_again={
-            (tensors[name], int(number)): ops[op]
-            for name, by_number in plan.fetched_again.items()
-            for number, op in by_number.items()
-        },
     )
     actions = moved(actions, moves)
     if not plan.detours:

@@ -63,7 +63,7 @@ def fitted(
         budget_bytes = min(budget_bytes, plan.peak_bytes)
         budget_bytes = int(budget_bytes / _short(memory, _asked(trace, plan, scratch)))
     # In a forward pass alone, detours part ops that TensorFlow runs as one: other last bits.
-    for plan in reversed(tried) if strategy.takes_detours and not trace.is_forward else ():
+    for plan in reversed(tried) if not trace.is_forward else ():
         if any(other.finds_room == 1 for other in tried):
             break
         tried += _with_detours(problem, memory, plan)
