@@ -230,6 +230,11 @@ KINDS = {
     "recurrent": recurrent,
     **{name: partial(application, name) for name in APPLICATIONS},
 }
+# Of each sort one: make test trains these to the bit, and make contract all kinds.
+OF_EACH_SORT = (
+    *("unet, batch", "unet 3D", "own train_step", "attention", "dropout", "two outputs"),
+    *("subclassed", "MobileNetV2"),
+)
 # One application for all: enough where no last bit is looked at.
 MANY_LAYERS = {*APPLICATIONS, "unet, encoder"} - {"MobileNetV2"}
 FEW_KINDS = [kind for kind in KINDS if kind not in MANY_LAYERS]
