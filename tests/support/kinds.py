@@ -19,7 +19,7 @@ def unet(shape=(16, 16, 1), **options):
         "unet",
         image_shape=shape,
         num_classes=CLASSES,
-        options={"filters": 4, "levels": 2} | options,
+        options={"filters": 4, "levels": 1} | options,
     )
 
 
@@ -206,14 +206,14 @@ def application(name):
 
 KINDS = {
     "unet, residual, no normalization": lambda: unet(residual=True),
-    "unet, batch": lambda: unet(normalization="batch"),
+    "unet, batch": lambda: unet(normalization="batch", levels=2),
     "unet, group": lambda: unet(normalization="group", filters=8),
     "unet, instance, residual, dropout": lambda: unet(
         normalization="instance", residual=True, dropout=0.2
     ),
     "unet 3D": lambda: unet(shape=(16, 16, 16, 1), normalization="instance"),
     "unet, encoder": lambda: unet(
-        (32, 32, 1), encoder="MobileNet", encoder_options={"alpha": 0.25}, levels=1, filters=2
+        (32, 32, 1), encoder="MobileNet", encoder_options={"alpha": 0.25}, filters=2
     ),
     "isensee": isensee,
     "shared layers": shared,

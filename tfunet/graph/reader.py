@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -71,10 +72,7 @@ def needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf
 
 
 def read(
-    ops: Sequence[tf.Operation],
-    results: Sequence[tf.Tensor] = (),
-    *,
-    takes_turns: bool = False,
+    ops: Sequence[tf.Operation], results: Sequence[tf.Tensor] = (), *, takes_turns: bool = False
 ) -> tuple[Trace, list[tf.Tensor]]:
     """Return the trace of one replica's step, and the tensors behind its indices.
 
@@ -114,33 +112,39 @@ def read(
             handles.append(handle)
         return indices[handle.name]
 
-    traced_ops = []
     backward = passes.of_many_turns(ops) if takes_turns else passes.of_one_turn(ops)
-    for position, op in enumerate(ops):
-        read_inputs = () if op.type in SHAPE_READERS else op.inputs
-        traced_ops.append(
-            Op(
-                name=op.name,
-                kind=op.type,
-                inputs=tuple(index(tensor, -1) for tensor in read_inputs),
-                outputs=tuple(index(tensor, position) for tensor in op.outputs),
-                is_backward=backward[position],
-                is_repeatable=_is_repeatable(op),
-                flops=_flops(op),
-                item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
-                slabs=slab_rules.describe(op),
-                instead=_instead(op, indices),
-                is_regrouped=op.name in in_groups,
-                unrolled=unrolled(op),
-            )
+    traced_ops = tuple(
+        replace(
+            _described(op),
+            inputs=tuple(
+                index(tensor, -1) for tensor in (() if op.type in SHAPE_READERS else op.inputs)
+            ),
+            outputs=tuple(index(tensor, position) for tensor in op.outputs),
+            is_backward=backward[position],
+            instead=_instead(op, indices),
+            is_regrouped=op.name in in_groups,
         )
-    kept = [handle for handle in handles if _is_kept_constant(handle, constants)]
-    trace = Trace(
-        ops=tuple(traced_ops),
-        tensors=tuple(tensors),
-        constant_bytes=sum(map(num_bytes, kept)),
+        for position, op in enumerate(ops)
     )
-    return trace, handles
+    kept = [handle for handle in handles if _is_kept_constant(handle, constants)]
+    constant_bytes = sum(map(num_bytes, kept))
+    return Trace(ops=traced_ops, tensors=tuple(tensors), constant_bytes=constant_bytes), handles
+
+
+def _described(op: tf.Operation) -> Op:
+    """Return what is known of an op without the others."""
+    return Op(
+        name=op.name,
+        kind=op.type,
+        inputs=(),
+        outputs=(),
+        is_backward=False,
+        is_repeatable=_is_repeatable(op),
+        flops=_flops(op),
+        item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
+        slabs=slab_rules.describe(op),
+        unrolled=unrolled(op),
+    )
 
 
 def _instead(op: tf.Operation, indices: Mapping[str, int]) -> int:
