@@ -18,15 +18,14 @@ from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.process.terminal import lines_of
-from tfunet.swap import compiled, making
+from tfunet.swap import compiled, planning
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
 from tfunet.swap.held_part import HeldPart, Stage, WholeNetwork
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
-from tfunet.swap.rewrite import rewrite
-from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
+from tfunet.swap.search.applied import as_planned, scheduled
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.room import Room, local_replicas, read_limits
@@ -313,8 +312,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         device.forget_peak()  # The peak so far is that of timing the ops.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        if plan.gives_up or plan.peak_bytes > making.FAR * memory.step_bytes:
-            self._follow(plan, trace, ops, handles, room)
+        if plan.gives_up or plan.peak_bytes > planning.FAR * memory.step_bytes:
+            planning.follow(plan, trace, ops, handles, room, self.threshold_bytes)
             self._follows = True
         if self.verbose:
             line = text.begin_line(plan, "all of known size" if unknown else "all", trace.untimed)
@@ -333,7 +332,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             plan = self._make_plan(trace, ops, self._memory(trace, handles))
         self.evaluation_plans.append(plan)
         if plan.gives_up:
-            self._follow(plan, trace, ops, handles, self._room)
+            planning.follow(plan, trace, ops, handles, self._room, self.threshold_bytes)
         line = text.forward_line(plan, what)
         if self.verbose and line:
             print(lines_of(f"{line} Planned in {time.perf_counter() - since:.1f} s."), flush=True)
@@ -345,7 +344,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         return self._held.left(memory, trace)
 
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
-        make = making.make_plan
+        make = planning.make_plan
         if tf.config.list_logical_devices("GPU"):
             make = in_order_of_graph(make)  # Ops are timed as they will run.
         plan = make(
@@ -375,25 +374,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self._room is None:
             raise ValueError("This step is of a model that is not supported any more.")
         return self._room
-
-    def _follow(
-        self,
-        plan: Plan,
-        trace: Trace,
-        ops: Sequence[tf.Operation],
-        handles: Sequence[tf.Tensor],
-        room: Room,
-    ) -> None:
-        cut = cut_as_planned(trace, plan)
-        rewrite.follow(
-            cut,
-            ops,
-            handles,
-            plan,
-            scheduled(cut.trace, plan),
-            tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
-            threshold_bytes=self.threshold_bytes,
-        )
 
 
 def _largest(plans: Sequence[Plan]) -> Plan:
