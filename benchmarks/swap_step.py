@@ -14,8 +14,7 @@ kept, at this size or at its "base_size"; or it has no limit. The ways take two 
 order that is drawn anew for each round; the second is timed, as steps follow each other in
 training.
 
-The way "tflms" plans by the rule of IBM's TFLMS v2, with its parameters found for the budget as its
-autotune did; a run's own are its "rule", such as {"swapout_threshold": 40, "swapin_ahead": 3}.
+The way "tflms" plans by the rule of IBM's TFLMS v2 (tflms.py).
 
 Memory is what ops asked TensorFlow's allocator for, from its profiler. With "capped" the arena is
 the budget (TF_CPU_BFC_MEM_LIMIT_IN_MB=N), "fits" says whether the steps went through, and
@@ -43,6 +42,7 @@ import keras
 import numpy as np
 import swap_peers as peers
 import tensorflow as tf
+from tflms import Tflms
 
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.machine.device import used_bytes
@@ -65,10 +65,7 @@ ALLOWED = {
     "recompute": ("recompute",),
     "whole": ("swap", "recompute"),
     "planner": ("swap", "recompute", "split"),
-    "tflms": ("swap",),
 }
-# As TFLMS v2 is used: its threshold and the rest are found for the budget. (Of LargeModelSupport.)
-RULES = {"tflms": {"swapout_threshold": -1, "sync_mode": 0}}
 
 
 def make(settings, way, size):
@@ -150,7 +147,6 @@ def described(plan):
         "finds_room": plan.finds_room,
         "step_seconds": plan.step_seconds,
         "unlimited_step_seconds": plan.unlimited_step_seconds,
-        "rule": plan.rule,
     }
 
 
@@ -167,16 +163,16 @@ class Run:
         if self.way == "nudged":
             nudge(self.model)
         self.support = None
-        if self.way in ALLOWED:
+        if self.way in (*ALLOWED, "tflms"):
             budget_mib = run.get("budget_mib", NO_LIMIT_MIB)
             if "share" in run:
                 budget_mib = run["share"] * needs[run.get("base_size", settings["size"])]
+            ways = ALLOWED.get(self.way)
             self.support = LargeModelSupport(
                 "auto" if settings["capped"] else int(budget_mib * MIB),
-                allowed=ALLOWED[self.way],
                 margin=settings["margin"],
                 verbose=0,
-                **run.get("rule", RULES.get(self.way, {})),
+                **({"allowed": ways} if ways else {"strategy": Tflms()}),
             )
 
     def context(self):

@@ -10,7 +10,6 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from tfunet.bench.study.hopeless import HopelessRule
 from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.config.augmentation import Augmentation
 from tfunet.config.reader import allowed
@@ -34,7 +33,7 @@ of a study. An interrupted run may go on with other values of the keys marked *f
 stay as they were.
 
 A study has `name`, `repeats` and `seed`, the tables `[base]` and `[grid]`, the lists `[[case]]` \
-and `[[skip]]` with keys of a run, and the tables [`[hopeless]`](#hopeless) and \
+and `[[skip]]` with keys of a run, and the table \
 [`[slurm]`](#slurm): [studies.md](studies.md).
 """
 
@@ -54,8 +53,7 @@ def page() -> str:
         parts += [f"## data = {name!r}\n".replace("'", '"'), *_function(_load(reference))]
     for title, table in (("every data set of files", FileOptions), ("folder and csv", MaskOptions)):
         parts += [f"## Options of {title}\n", _fields(table)]
-    for name, table in {"hopeless": HopelessRule, "slurm": Slurm}.items():
-        parts += [f"## {name}\n", _intro(table), _keys(table)]
+    parts += ["## slurm\n", _intro(Slurm), _keys(Slurm)]
     return "\n".join(parts)
 
 

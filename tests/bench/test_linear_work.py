@@ -15,7 +15,6 @@ from tfunet.bench.launch.sweep_folder import write_plan
 from tfunet.bench.launch.time_left import TimeLeft
 from tfunet.bench.records import plan_lines, sweep_record
 from tfunet.bench.records.sweep_record import read_sweep
-from tfunet.bench.study import hopeless
 from tfunet.bench.study.refusals import refusals
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.trial_plan import plan_trials
@@ -158,24 +157,6 @@ def test_time_that_is_left_is_that_of_all_at_once():
         assert left.seconds == pytest.approx(TimeLeft(trials[at + 1 :], seconds).seconds)
 
 
-def test_cells_that_are_given_up(tmp_path, counted):
-    calls = counted(hopeless, "_but_way")
-    rule = hopeless.HopelessRule(after=1)
-
-    def work(number):
-        trials = grid(tmp_path, number).trials
-        calls.clear()
-        rivals = hopeless.Rivals(trials)
-        for trial in trials:
-            assert not hopeless.why_hopeless(trial, rivals.of(trial), rule)
-            waiting = replace(trial, state="waiting", result=None)
-            rivals.update(waiting)
-            assert not hopeless.why_hopeless(waiting, rivals.of(waiting), rule)
-        return calls["_but_way"]
-
-    is_linear(work)
-
-
 def test_the_plan_of_a_search_is_read_and_written_by_lines(tmp_path, counted):
     counted(plan_lines, "parse_json")
     counted(sweep_record, "read_plan")
@@ -216,14 +197,13 @@ def test_a_job_looks_at_its_own_trial_of_the_plan(tmp_path, monkeypatch):
 
 
 def test_a_sweep_reads_each_trial_a_few_times(tmp_path, monkeypatch, counted):
-    """Also with a rule that compares trials: it read all of them before each."""
     monkeypatch.setattr(local_sweep, "run_trial", lambda *_: 0)
     calls = counted(local_sweep, "read_trial")
     sweeps = counted(local_sweep, "read_sweep")
 
     def work(number):
         calls.clear()
-        study = samples(number, hopeless={"after": 1})
+        study = samples(number)
         local_sweep.run_sweep(study, tmp_path / str(number), noise=dict, say=lambda _: None)
         assert sweeps["read_sweep"] < 5
         return calls["read_trial"]

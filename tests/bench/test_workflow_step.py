@@ -216,7 +216,6 @@ def test_collect_names_what_is_missing(workflow, capsys):
         (STUDY, "a: b", 1, "engines copy a workflow file without its quotes"),
         (STUDY, "a$(date)", 1, "engines copy"),
         (STUDY, "flow", 0, "--attempts must be at least 1, got 0"),
-        ({**STUDY, "hopeless": {}}, "flow", 1, r"A workflow has no \[hopeless\]"),
     ],
 )
 def test_what_the_engines_cannot_do_is_refused(tmp_path, table, folder, attempts, message):

@@ -8,6 +8,7 @@ from tfunet.config import keys
 from tfunet.config.memory import SWAP_KEYS, MemoryKeys
 from tfunet.config.run import RunConfig, from_json
 from tfunet.config.sections import SplitKeys
+from tfunet.files.typed import FieldError
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,10 @@ def test_json_gives_the_same_configuration_back():
 def test_record_from_before_augmentation_is_read():
     values = json.loads(RunConfig().to_json())
     del values["augmentation"]
-    old = json.dumps({**values, "flips": False})
+    old = json.dumps({**values, "flips": False, "swap_compression": None})
     assert from_json(old) == RunConfig(augmentation={"flips": False})
+    with pytest.raises(FieldError, match="'swap_compression' is no key of this version"):
+        from_json(json.dumps({**values, "swap_compression": "bfloat16"}))
 
 
 def test_every_key_stands_in_one_section_and_says_what_it_is():

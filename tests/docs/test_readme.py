@@ -202,13 +202,6 @@ def test_evaluations_are_supported_as_the_page_says(script):
     script("evaluate_large.py")
 
 
-def test_parameters_of_tflms_are_taken(script):
-    printed = script("train_as_tflms.py").splitlines()
-    (planned,) = (line for line in printed if "tensors swapped" in line)
-    assert ": 1 tensors swapped" in planned
-    assert "By the rule of TFLMS v2: swapout_threshold=6, swapin_ahead=2," in planned
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_toml_is_what_tfunet_reads(page):
     from tfunet.arguments import from_dict

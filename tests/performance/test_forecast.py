@@ -118,25 +118,6 @@ def test_limits_of_host_and_disk_are_those_of_the_run(config):
     assert unshared.host_budget_bytes == 64 * MIB
 
 
-def test_compression_is_that_of_the_run(config):
-    device, memory = DEVICES["v100-pcie3"], 100 * MIB
-    uncompressed, half = (
-        forecast(
-            dataclasses.replace(config, swap="auto", swap_compression=compression),
-            device,
-            memory_bytes=memory,
-            allowed=["swap"],
-        ).plan
-        for compression in (None, "bfloat16")
-    )
-    assert (uncompressed.compression, half.compression) == (None, "bfloat16")
-    assert half.peak_bytes <= half.budget_bytes
-    assert half.host_bytes < sum(half.tensor_bytes.values())
-    # What a pooling looks for is not rounded.
-    as_they_are = [name for name in half.decisions if name not in half.compressed_bytes]
-    assert all("down" in name for name in as_they_are)
-
-
 def test_plan_and_picture_from_the_command_line(tmp_path, capsys):
     study = tmp_path / "run.toml"
     study.write_text(CONFIG)

@@ -19,6 +19,7 @@ from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.swap import LargeModelSupport
+from tfunet.swap.plan.plan import Plan
 
 MICRO_BATCHES = 4
 CUTS = {"gpipe": [0, 5, 11], "1f1b": [0, 5, 11], "v": [0, 3, 5, 7, 11]}
@@ -143,7 +144,7 @@ def test_what_later_micro_batches_keep_goes_too():
 
 def test_plans_of_whole_networks_are_refused():
     with pytest.raises(ValueError, match="a plan of its own for each stage"):
-        LargeModelSupport(0, swapout_threshold=1).plan_stage([])
+        LargeModelSupport(0, plan=Plan()).plan_stage([])
 
 
 def test_which_ops_belong_to_backward_passes_where_passes_take_turns():

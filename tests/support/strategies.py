@@ -110,14 +110,9 @@ class ForBudget(Strategy):
 
 
 def swapped_plan(trace, indices):
-    """Return a plan that swaps these tensors, in fewer bits if the trace allows it."""
+    """Return a plan that swaps these tensors."""
     tensors = [trace.tensors[index] for index in indices]
-    compressed_bytes = {
-        tensor.name: tensor.compressed_bytes for tensor in tensors if tensor.compressed_bytes
-    }
     return Plan(
         decisions={tensor.name: "swap" for tensor in tensors},
         tensor_bytes={tensor.name: tensor.num_bytes for tensor in tensors},
-        compression=trace.compression if compressed_bytes else None,
-        compressed_bytes=compressed_bytes,
     )

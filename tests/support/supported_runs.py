@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 from kinds import KINDS, batches
 from paths import ROOT
+from strategies import AllThatMayGo
 
 from tfunet.machine.device import uses_onednn
 from tfunet.swap import LargeModelSupport
 
 
-def trained(kind, callbacks, policy="float32"):
-    """Return the losses of three steps, and the weights after them."""
+def trained(kind, callbacks, policy="float32", *, steps=3):
+    """Return the losses of some steps, and after them the variables of the model and those of the
+    optimizer, which hold the gradients.
+    """
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
     keras.config.set_dtype_policy(policy)
@@ -32,7 +35,7 @@ def trained(kind, callbacks, policy="float32"):
         model.compile(optimizer=optimizer, loss=loss, jit_compile=False)
         if model.built:
             optimizer.build(model.trainable_variables)  # or the step would be traced twice
-        image, mask = batches(model, kind)
+        image, mask = batches(model, kind, steps)
         losses = []
         keep = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
@@ -40,13 +43,13 @@ def trained(kind, callbacks, policy="float32"):
         model.fit(image, mask, batch_size=2, shuffle=False, verbose=0, callbacks=[keep, *callbacks])
     finally:
         keras.config.set_dtype_policy("float32")
-    return losses, model.get_weights()
+    return losses, [value.numpy() for value in (*model.variables, *optimizer.variables)]
 
 
 @functools.cache
-def plain(kind, policy="float32"):
+def plain(kind, policy="float32", *, steps=3):
     """Return what `trained` does without support, which is the same each time."""
-    return trained(kind, [], policy)
+    return trained(kind, [], policy, steps=steps)
 
 
 def forced(strategy, **options):
@@ -59,13 +62,31 @@ def forced(strategy, **options):
 
 
 def assert_same(first, second):
-    """Compare losses and weights to the bit.
+    """Compare losses and variables to the bit.
 
     oneDNN rounds otherwise where it fuses ops, and which it fuses depends on what is swapped.
     """
     rounding = 1e-6 if uses_onednn() else 0
     for a, b in zip((first[0], *first[1]), (second[0], *second[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=rounding, atol=rounding * np.abs(b).max())
+
+
+def assert_changes_no_bit(kind, policy="float32"):
+    """Train a step of a kind of model with all given up that can be, and without support."""
+    support = forced(AllThatMayGo("swap", "recompute"))
+    assert_same(trained(kind, [support], policy, steps=1), plain(kind, policy, steps=1))
+    assert support.plans[-1].decisions
+    assert len(support.plans[-1].detours) > 3
+
+
+def assert_changes_no_bit_on_disk(kind, policy, folder):
+    """Do the same for two steps with all on disk that can be: the second writes over the first."""
+    support = forced(AllThatMayGo("swap"), host=0, disk=folder)
+    assert_same(trained(kind, [support], policy, steps=2), plain(kind, policy, steps=2))
+    plan = support.plans[-1]
+    assert sorted(plan.on_disk) == sorted(plan.decisions)
+    assert plan.on_disk
+    assert not list(folder.iterdir())
 
 
 def passed_with_onednn(*which):

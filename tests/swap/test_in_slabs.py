@@ -139,13 +139,13 @@ def test_nothing_is_split_where_swapping_is_enough():
 
 def test_plan_with_slabs_is_used_again_and_gives_the_same_bits():
     first = LargeModelSupport(0, threshold_bytes=256, margin=0.0, verbose=0)
-    first_run = trained("unet, group", [first])
+    first_run = trained("subclassed", [first])
     plan = Plan.from_json(first.plans[-1].to_json())
     assert plan == first.plans[-1]
     assert plan.split
     assert plan.slab_rows
     again = LargeModelSupport("8GiB", threshold_bytes=256, plan=plan, verbose=0)
-    assert_same(first_run, trained("unet, group", [again]))
+    assert_same(first_run, trained("subclassed", [again]))
 
 
 def graph_of(step, shape):

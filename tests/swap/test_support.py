@@ -99,18 +99,9 @@ def test_what_it_cannot_support_is_refused_before_training(options, message):
         np.testing.assert_array_equal(a, b)
 
 
-def test_earlier_names_of_the_limits_are_taken(tmp_path):
-    limits = LargeModelSupport(0, host="1GiB", disk=tmp_path, disk_size="2GiB").limits
-    earlier = LargeModelSupport(0, host_budget="1GiB", disk=tmp_path, disk_budget="2GiB")
-    assert earlier.limits == limits
-    with pytest.raises(ValueError, match="host_budget is the earlier name of host"):
-        LargeModelSupport(0, host=0, host_budget=0)
-
-
-@pytest.mark.parametrize("options", [{"allowed": ["swap"]}, {"swapin_ahead": 1}])
-def test_options_of_other_strategies_are_refused_beside_a_strategy(options):
-    with pytest.raises(ValueError, match="Leave them out beside strategy"):
-        LargeModelSupport(0, strategy=Planner(), **options)
+def test_what_the_planner_may_do_is_refused_beside_a_strategy():
+    with pytest.raises(ValueError, match="Leave out allowed beside strategy"):
+        LargeModelSupport(0, strategy=Planner(), allowed=["swap"])
 
 
 def test_unknown_way_is_refused():

@@ -19,10 +19,9 @@ from tfunet.bench.launch.one_trial import execute
 from tfunet.bench.launch.population_trials import goes_on
 from tfunet.bench.launch.process_output import LOG_BYTES, TAIL_LINES, last_words
 from tfunet.bench.launch.slurm_queue import NoAnswerError, own_job, queue_again
-from tfunet.bench.launch.sweep_folder import give_up, set_aside
+from tfunet.bench.launch.sweep_folder import set_aside
 from tfunet.bench.records import sweep_record
 from tfunet.bench.records.run_tables import read_steps
-from tfunet.bench.study.hopeless import Rivals, read_rule
 from tfunet.files.regular import read_end
 from tfunet.machine.environment import code_hash
 from tfunet.process.terminal import counted, lines_of
@@ -75,17 +74,10 @@ def run_trial(
     folder = RunFolder(trial.folder)
     if trial.folder.is_dir() and folder.is_locked():
         raise ValueError(f"{trial.folder} is in use by another job.")
-    root = trial.folder.parent
-    # The plan is newer than the job script if the study has changed since.
-    rule = read_rule(sweep_record.read_plan(root, trial.id).get("hopeless"))
     is_again = int(environment.get("SLURM_RESTART_COUNT") or 0) > 0
-    # A trial that has begun goes on, even if its cell is hopeless now.
     has_begun = is_again and (trial.folder / "checkpoint.npz").is_file()
     if not (has_begun or goes_on(trial)):
-        if reason := give_up(trial, _rivals(trial, root) if rule else (), rule):
-            print(lines_of(f"{trial.id} is not run, hopeless: {reason}"))
-            return exit_codes.OK
-        set_aside(trial.folder, root)
+        set_aside(trial.folder, trial.folder.parent)
     folder.create()
     with signals_noted() as noted, folder.locked():
         if (now := code_hash()) != code:
@@ -109,12 +101,6 @@ def run_trial(
         if ended == exit_codes.STOPPED:
             return _again(folder, own_job(environment), before, time.monotonic() - began)
         return _explain(ended, trial, folder, read_end(log, LOG_BYTES))
-
-
-def _rivals(trial: sweep_record.TrialRecord, root: Path) -> list[sweep_record.TrialRecord]:
-    planned = sweep_record.planned_trials(root, sweep_record.read_plan(root))
-    readable = (other for other in planned if other.is_readable)
-    return [sweep_record.read_trial(other) for other in Rivals(readable).of(trial)]
 
 
 def _again(folder: RunFolder, job: str, before: int, seconds: float) -> int:

@@ -90,7 +90,7 @@ def _add_actions_on_sweeps(actions: argparse._SubParsersAction) -> None:
         _resume,
         "run the trials that are not done, here or under SLURM, as they were started",
     )
-    resume.set_defaults(states=("waiting", "interrupted", "failed", "hopeless"))
+    resume.set_defaults(states=("waiting", "interrupted", "failed"))
     retry = add_command(actions, "retry", _resume, "run only the failed trials again")
     retry.set_defaults(states=("failed",))
     cancel = add_command(actions, "cancel", _cancel, "end running and queued trials")

@@ -9,7 +9,7 @@ from tfunet.config.words import near_match
 
 KEYS = tuple(key.name for key in fields(RunConfig))
 # What only the file of a study has.
-STUDY = ("base", "grid", "case", "samples", "search", "repeats", "skip", "hopeless")
+STUDY = ("base", "grid", "case", "samples", "search", "repeats", "skip")
 # What other tools call a key.
 OTHER_NAMES = {
     **dict.fromkeys(("lr", "base_lr", "initial_lr"), "learning_rate"),

@@ -4,16 +4,6 @@ from dataclasses import dataclass, fields
 
 from tfunet.config import amount
 from tfunet.config.sections import Section, fixed, free
-from tfunet.config.words import check_known
-
-# Bytes of a number of a swapped tensor that is compressed.
-COMPRESSIONS = {"bfloat16": 2}
-
-
-def check_compression(name: str, compression: str | None) -> None:
-    """Raise ValueError, which names the key, for an unknown compression; None is without one."""
-    if compression is not None:
-        check_known(name, compression, COMPRESSIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +27,6 @@ class MemoryKeys(Section):
             is no limit.
         gpu_memory: Limit of TensorFlow's memory on each GPU, such as "16GiB". It is taken at once,
             and CUDA itself takes up to 1 GiB more. By default a run takes what it needs, up to all.
-        swap_compression: "bfloat16" rounds swapped tensors to 16 bits. They then take half the
-            host memory, disk space and copying, but losses and weights differ from those
-            without large-model support. By default, and with "none", nothing is rounded.
     """
 
     swap: str | None = fixed(None)
@@ -49,15 +36,12 @@ class MemoryKeys(Section):
     swap_disk_size: str | None = free(None)
     cpu_memory: str | None = free(None)
     gpu_memory: str | None = free(None)
-    swap_compression: str | None = fixed(None)
 
     def _check(self) -> None:
         if self.swap == "none":
             # The other keys too: a study then has the same trials without large-model support.
             for name in SWAP_KEYS:
                 self._set(name, None)
-        if self.swap_compression == "none":
-            self._set("swap_compression", None)
         for name in SWAP_KEYS:
             if getattr(self, name) is not None and self.swap is None:
                 raise ValueError(f"{name} needs swap. Give swap too, such as swap = 'auto'.")
@@ -73,7 +57,6 @@ class MemoryKeys(Section):
             raise ValueError("swap_disk is empty. Give a folder, or '.' for the current one.")
         if self.swap_disk_size is not None and self.swap_disk is None:
             raise ValueError("swap_disk_size needs swap_disk. Name the folder too.")
-        check_compression("swap_compression", self.swap_compression)
         if self.swap is not None:
             amount.parse(self.swap)
         if self.cpu_memory is not None:

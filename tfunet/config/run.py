@@ -201,6 +201,8 @@ def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
     now = dict(values)
     if "flips" in now:
         now["augmentation"] = {"flips": now.pop("flips")}
+    if now.get("swap_compression", "") is None:
+        del now["swap_compression"]
     return now
 
 

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
-from tfunet.config.memory import COMPRESSIONS
 from tfunet.graph import passes, slab_rules
 from tfunet.graph.passes import COLLECTIVE, is_backward
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
@@ -72,18 +72,12 @@ def needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf
 
 
 def read(
-    ops: Sequence[tf.Operation],
-    results: Sequence[tf.Tensor] = (),
-    *,
-    compression: str | None = None,
-    takes_turns: bool = False,
+    ops: Sequence[tf.Operation], results: Sequence[tf.Tensor] = (), *, takes_turns: bool = False
 ) -> tuple[Trace, list[tf.Tensor]]:
     """Return the trace of one replica's step, and the tensors behind its indices.
 
     Args:
         ops: The ops that were made while the step was traced, from `in_order`.
-        compression: The type in which tensors may be stored, of
-            `tfunet.config.memory.COMPRESSIONS`.
         takes_turns: Whether forward passes come after backward passes, too.
     """
     names = {op.name for op in ops}
@@ -113,40 +107,44 @@ def read(
                     is_inner=is_fused or is_term,
                     is_folded=slab_rules.is_folded(handle),
                     is_result=handle.name in returned or _is_read_outside(handle, names, last),
-                    compressed_bytes=_compressed_bytes(handle, compression) if has_memory else 0,
                 )
             )
             handles.append(handle)
         return indices[handle.name]
 
-    traced_ops = []
     backward = passes.of_many_turns(ops) if takes_turns else passes.of_one_turn(ops)
-    for position, op in enumerate(ops):
-        read_inputs = () if op.type in SHAPE_READERS else op.inputs
-        traced_ops.append(
-            Op(
-                name=op.name,
-                kind=op.type,
-                inputs=tuple(index(tensor, -1) for tensor in read_inputs),
-                outputs=tuple(index(tensor, position) for tensor in op.outputs),
-                is_backward=backward[position],
-                is_repeatable=_is_repeatable(op),
-                flops=_flops(op),
-                item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
-                slabs=slab_rules.describe(op),
-                instead=_instead(op, indices),
-                is_regrouped=op.name in in_groups,
-                unrolled=unrolled(op),
-            )
+    traced_ops = tuple(
+        replace(
+            _described(op),
+            inputs=tuple(
+                index(tensor, -1) for tensor in (() if op.type in SHAPE_READERS else op.inputs)
+            ),
+            outputs=tuple(index(tensor, position) for tensor in op.outputs),
+            is_backward=backward[position],
+            instead=_instead(op, indices),
+            is_regrouped=op.name in in_groups,
         )
-    kept = [handle for handle in handles if _is_kept_constant(handle, constants)]
-    trace = Trace(
-        ops=tuple(traced_ops),
-        tensors=tuple(tensors),
-        compression=compression,
-        constant_bytes=sum(map(num_bytes, kept)),
+        for position, op in enumerate(ops)
     )
-    return trace, handles
+    kept = [handle for handle in handles if _is_kept_constant(handle, constants)]
+    constant_bytes = sum(map(num_bytes, kept))
+    return Trace(ops=traced_ops, tensors=tuple(tensors), constant_bytes=constant_bytes), handles
+
+
+def _described(op: tf.Operation) -> Op:
+    """Return what is known of an op without the others."""
+    return Op(
+        name=op.name,
+        kind=op.type,
+        inputs=(),
+        outputs=(),
+        is_backward=False,
+        is_repeatable=_is_repeatable(op),
+        flops=_flops(op),
+        item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
+        slabs=slab_rules.describe(op),
+        unrolled=unrolled(op),
+    )
 
 
 def _instead(op: tf.Operation, indices: Mapping[str, int]) -> int:
@@ -200,16 +198,6 @@ def num_bytes(tensor: tf.Tensor) -> int:
     if not tensor.shape.is_fully_defined() or tensor.dtype in NO_SIZE:
         return 0
     return int(tensor.shape.num_elements()) * tensor.dtype.size
-
-
-def _compressed_bytes(tensor: tf.Tensor, compression: str | None) -> int:
-    """Return the bytes of a tensor in another type; 0 if that type is not narrower."""
-    if compression is None or not tensor.dtype.is_floating:
-        return 0
-    item_bytes = COMPRESSIONS[compression]
-    if item_bytes >= tensor.dtype.size:
-        return 0
-    return num_bytes(tensor) // tensor.dtype.size * item_bytes
 
 
 def of_unknown_size(trace: Trace, handles: Sequence[tf.Tensor]) -> list[str]:

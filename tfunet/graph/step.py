@@ -55,7 +55,6 @@ class Tensor:
         is_folded: Whether it has another form in slabs, which only the next op can read
             (`tfunet.graph.slab_rules.is_folded`).
         is_result: Whether the step returns it, or an op outside of the step reads it.
-        compressed_bytes: Its bytes where it is stored in fewer bits; 0 if it never is.
     """
 
     name: str
@@ -64,18 +63,12 @@ class Tensor:
     is_inner: bool = False
     is_folded: bool = False
     is_result: bool = False
-    compressed_bytes: int = 0
 
     @property
     def is_passed_on(self) -> bool:
         """Whether the op that makes it and those that read it run in slabs together, or not at
         all."""
         return self.is_inner or self.is_folded
-
-    @property
-    def stored_bytes(self) -> int:
-        """Its bytes where it is stored outside of the device."""
-        return self.compressed_bytes or self.num_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +113,6 @@ class Trace:
     """The ops of a step in the order in which they were traced, which is one they can run in.
 
     Args:
-        compression: The type in which tensors with `compressed_bytes` are stored.
         constant_bytes: Bytes of the large tensors that TensorFlow computes before the first step
             and keeps.
         parted: Inputs of activations that the backward pass would read, but reads something else
@@ -129,7 +121,6 @@ class Trace:
 
     ops: tuple[Op, ...]
     tensors: tuple[Tensor, ...]
-    compression: str | None = None
     constant_bytes: int = 0
     is_forward: bool = False
     parted: frozenset[int] = frozenset()

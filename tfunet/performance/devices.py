@@ -14,8 +14,6 @@ DISK_BYTES_PER_SECOND = 2 * GB
 # Shares of a device's best that a large convolution, and an op that only moves bytes, reach.
 CONVOLUTION_SHARE = 0.5
 BYTES_SHARE = 0.8
-# Bytes moved for each byte of a tensor that is cast to or from half its size.
-CAST_BYTES = 1.5
 OP_START_SECONDS = 5e-6
 
 
@@ -44,7 +42,6 @@ def described(trace: Trace, device: Device) -> Costs:
         in_bytes_per_second=device.link_bytes_per_second,
         bytes_per_second=device.bytes_per_second * BYTES_SHARE,
         copies_overlap=True,
-        cast_bytes_per_second=device.bytes_per_second * BYTES_SHARE / CAST_BYTES,
     )
 
 

@@ -83,7 +83,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
 
     graph = step.get_concrete_function(image, truth).graph
     ops = reader.in_order(graph.get_operations(), graph.outputs)
-    trace, _ = reader.read(ops, graph.outputs, compression=config.swap_compression)
+    trace, _ = reader.read(ops, graph.outputs)
     return TracedStep(
         trace=trace,
         samples=samples,

@@ -12,23 +12,20 @@ import tensorflow as tf
 
 from tfunet.config import amount
 from tfunet.config.amount import MIB
-from tfunet.config.memory import check_compression
 from tfunet.graph import forward, passes, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.process.terminal import lines_of
-from tfunet.swap import compiled, making
+from tfunet.swap import compiled, planning
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
 from tfunet.swap.held_part import HeldPart, Stage, WholeNetwork
-from tfunet.swap.plan.plan import WAYS, Plan, Way, check_plan
+from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
-from tfunet.swap.rewrite import rewrite
-from tfunet.swap.search import tflms
-from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
+from tfunet.swap.search.applied import as_planned, scheduled
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
 from tfunet.swap.storage.room import Room, local_replicas, read_limits
@@ -50,7 +47,7 @@ class LargeModelSupport(keras.callbacks.Callback):
     model.fit(data, callbacks=[LargeModelSupport()])
     ```
 
-    What is computed does not change (unless `compression` is given): losses and weights are those
+    What is computed does not change: losses and weights are those
     without support, bit for bit where TensorFlow's ops are deterministic, and gradients are added
     up in the order of the graph (`tfunet.graph.gradient_sums`). Evaluations and predictions are
     planned too, in training and with `model.evaluate(..., callbacks=[...])`. The callback changes
@@ -66,8 +63,6 @@ class LargeModelSupport(keras.callbacks.Callback):
             They lie in a file without a name, which goes with the process, however that ends.
         disk_size: The most that this process may take there: bytes or "500GiB". By default there is
             no limit. If the disk has no room, training ends before its first step.
-        compression: "bfloat16" rounds swapped tensors to 16 bits: copies, host memory and disk take
-            half, and losses and weights change. By default tensors are swapped as they are.
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
             "split" where nothing else is enough: the ops around it run in slabs, and the
@@ -79,15 +74,10 @@ class LargeModelSupport(keras.callbacks.Callback):
         strategy: What decides about each tensor, instead of a search among what is `allowed`
             (`tfunet.swap.search.strategy`).
         plan: A plan to follow instead of making one, for the same model and batch; see `plans`.
-        swapout_threshold: This and the next five are the parameters of TFLMS v2, which
-            `tfunet.swap.search.tflms.Rule` describes. Any of them makes its rule the strategy:
-            tensors are swapped, and nothing else is done, whatever the budget.
         verbose: 0 prints nothing, 1 a line when planning begins, if it may take long, one when the
             plan is made and one after training.
         note: Told of each copy in each step: "swap out" or "swap in", and between which Unix
             times. On a CPU only: the host does not know of a GPU's copies.
-        host_budget: The earlier name of `host`.
-        disk_budget: The earlier name of `disk_size`.
 
     Attributes:
         plans: One for each training step that was traced.
@@ -109,52 +99,28 @@ class LargeModelSupport(keras.callbacks.Callback):
         host: str | int | None = None,
         disk: str | Path | None = None,
         disk_size: str | int | None = None,
-        compression: str | None = None,
         threshold_bytes: int = MIB,
         allowed: Way | Sequence[Way] = WAYS,
         margin: float | None = None,
         strategy: Strategy | None = None,
         plan: Plan | None = None,
-        swapout_threshold: int | None = None,
-        swapin_ahead: int | None = None,
-        swapin_groupby: int | None = None,
-        sync_mode: int | None = None,
-        serialization: Sequence[int | str] = (),
-        serialization_by_size: float = 0.0,
         verbose: int = 1,
         note: Note | None = None,
-        host_budget: str | int | None = None,
-        disk_budget: str | int | None = None,
     ) -> None:
         super().__init__()
         amount.parse(budget)
-        self.limits = read_limits(
-            _renamed("host_budget", host_budget, "host", host),
-            disk,
-            _renamed("disk_budget", disk_budget, "disk_size", disk_size),
-        )
-        check_compression("compression", compression)
+        self.limits = read_limits(host, disk, disk_size)
         if margin is not None and not 0 <= margin < 1:
             raise ValueError(f"margin must be at least 0 and less than 1, got {margin}.")
-        rule = tflms.Rule(
-            swapout_threshold=swapout_threshold,
-            swapin_ahead=swapin_ahead,
-            swapin_groupby=swapin_groupby,
-            sync_mode=sync_mode,
-            serialization=serialization,
-            serialization_by_size=serialization_by_size,
-        )
         ways = (allowed,) if isinstance(allowed, str) else tuple(allowed)
-        if strategy is not None and (rule.is_given or ways != WAYS):
+        if strategy is not None and ways != WAYS:
             raise ValueError(
-                "strategy decides about each tensor; allowed, swapout_threshold and the like are "
-                "options of other strategies. Leave them out beside strategy."
+                "strategy decides about each tensor, and allowed is what the planner may do with "
+                "it. Leave out allowed beside strategy."
             )
         planner = Planner(ways)
-        self.strategy: Strategy = strategy or (rule if rule.is_given else planner)
-        self.strategy.check(plan=plan, allowed=ways, compression=compression)
+        self.strategy: Strategy = strategy or planner
         self.budget = budget
-        self.compression = compression
         self.margin = margin
         self.threshold_bytes = threshold_bytes
         self.allowed = planner.allowed
@@ -271,7 +237,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not isinstance(self.strategy, Planner) or self.plan is not None:
             raise ValueError(
                 "In stages, LargeModelSupport makes a plan of its own for each stage. Leave out "
-                "plan, strategy, and the parameters of TFLMS v2."
+                "plan and strategy."
             )
         self.allowed = tuple(way for way in self.allowed if way != "split")
         self.strategy = Planner(self.allowed)
@@ -332,14 +298,13 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not any(passes.is_backward(op) for op in ops):
             return
         room = self._open_room()
-        trace, handles = self._held.read(ops, results, self.compression)
+        trace, handles = self._held.read(ops, results)
         memory = self._memory(trace, handles)
         unknown = reader.of_unknown_size(trace, handles)
         if unknown and self.verbose and not self._told_of_unknown:
             self._told_of_unknown = True
             print(lines_of(text.unknown_line(unknown)), flush=True)
         plan = self.plan or self._make_plan(trace, ops, memory)
-        check_plan(plan, self.compression)
         trace = as_planned(trace, plan)
         if self._stage is not None:
             actions = scheduled(trace, plan)
@@ -347,8 +312,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         device.forget_peak()  # The peak so far is that of timing the ops.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        if plan.gives_up or plan.serialized or plan.peak_bytes > making.FAR * memory.step_bytes:
-            self._follow(plan, trace, ops, handles, room)
+        if plan.gives_up or plan.peak_bytes > planning.FAR * memory.step_bytes:
+            planning.follow(plan, trace, ops, handles, room, self.threshold_bytes)
             self._follows = True
         if self.verbose:
             line = text.begin_line(plan, "all of known size" if unknown else "all", trace.untimed)
@@ -361,14 +326,13 @@ class LargeModelSupport(keras.callbacks.Callback):
         since = time.perf_counter()
         if self._room is None or not ops:
             return
-        # Never compressed: that would change the results.
         trace, handles = self._held.read(ops, results)
         trace = forward.divided(trace)
         with device.uncounted():
             plan = self._make_plan(trace, ops, self._memory(trace, handles))
         self.evaluation_plans.append(plan)
         if plan.gives_up:
-            self._follow(plan, trace, ops, handles, self._room)
+            planning.follow(plan, trace, ops, handles, self._room, self.threshold_bytes)
         line = text.forward_line(plan, what)
         if self.verbose and line:
             print(lines_of(f"{line} Planned in {time.perf_counter() - since:.1f} s."), flush=True)
@@ -380,7 +344,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         return self._held.left(memory, trace)
 
     def _make_plan(self, trace: Trace, ops: Sequence[tf.Operation], memory: Memory) -> Plan:
-        make = making.make_plan
+        make = planning.make_plan
         if tf.config.list_logical_devices("GPU"):
             make = in_order_of_graph(make)  # Ops are timed as they will run.
         plan = make(
@@ -410,32 +374,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         if self._room is None:
             raise ValueError("This step is of a model that is not supported any more.")
         return self._room
-
-    def _follow(
-        self,
-        plan: Plan,
-        trace: Trace,
-        ops: Sequence[tf.Operation],
-        handles: Sequence[tf.Tensor],
-        room: Room,
-    ) -> None:
-        cut = cut_as_planned(trace, plan)
-        rewrite.follow(
-            cut,
-            ops,
-            handles,
-            plan,
-            scheduled(cut.trace, plan),
-            tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
-            threshold_bytes=self.threshold_bytes,
-        )
-
-
-def _renamed(old_name: str, old: Any, name: str, value: Any) -> Any:
-    """Return the value of an argument that had another name; ValueError if both are given."""
-    if old is not None and value is not None:
-        raise ValueError(f"{old_name} is the earlier name of {name}: give {name} only.")
-    return value if old is None else old
 
 
 def _largest(plans: Sequence[Plan]) -> Plan:

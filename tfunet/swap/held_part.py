@@ -24,12 +24,7 @@ class HeldPart(Protocol):
     def sizes(self) -> list[int]:
         """Return the bytes of each variable on the device."""
 
-    def read(
-        self,
-        ops: Sequence[tf.Operation],
-        results: Sequence[tf.Tensor],
-        compression: str | None = None,
-    ) -> Read:
+    def read(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> Read:
         """Return what `reader.read` does of a step."""
 
     def left(self, memory: Memory, trace: Trace) -> Memory:
@@ -49,13 +44,8 @@ class WholeNetwork:
     def sizes(self) -> list[int]:
         return device_memory.variable_bytes(self.model)
 
-    def read(
-        self,
-        ops: Sequence[tf.Operation],
-        results: Sequence[tf.Tensor],
-        compression: str | None = None,
-    ) -> Read:
-        return reader.read(ops, results, compression=compression)
+    def read(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> Read:
+        return reader.read(ops, results)
 
     def left(self, memory: Memory, trace: Trace) -> Memory:
         return memory
@@ -74,13 +64,8 @@ class Stage:
     def sizes(self) -> list[int]:
         return device_memory.sizes(self.variables)
 
-    def read(
-        self,
-        ops: Sequence[tf.Operation],
-        results: Sequence[tf.Tensor],
-        compression: str | None = None,
-    ) -> Read:
-        trace, handles = reader.read(ops, results, compression=compression, takes_turns=True)
+    def read(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> Read:
+        trace, handles = reader.read(ops, results, takes_turns=True)
         return with_shared_rows(trace, ops), handles
 
     def left(self, memory: Memory, trace: Trace) -> Memory:

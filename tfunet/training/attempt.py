@@ -127,6 +127,5 @@ def _support(config: RunConfig, *, tells: bool) -> LargeModelSupport | None:
         host=config.swap_host,
         disk=config.swap_disk,
         disk_size=config.swap_disk_size,
-        compression=config.swap_compression,
         verbose=int(tells),
     )

@@ -18,6 +18,7 @@ from tfunet.bench.report.swapping_tables import (
     verdicts,
 )
 from tfunet.bench.report.sweep_report import summary_json, summary_table, write_report
+from tfunet.files.typed import FieldError
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
 
@@ -136,6 +137,9 @@ def test_plans_of_earlier_records_tell_what_is_swapped():
     table = {"decisions": {"a": "swap", "b": "recompute"}, "tensor_bytes": {"a": 5, "b": 3}}
     plan = Plan.from_table(table)
     assert (plan.out_bytes, plan.in_bytes) == (5, 5)
+    assert Plan.from_table({**table, "compression": None, "compressed_bytes": {}}) == plan
+    with pytest.raises(FieldError, match="Use the version that wrote it"):
+        Plan.from_table({**table, "compression": "bfloat16"})
 
 
 def test_the_report_has_a_section(tmp_path, sweep):
@@ -201,7 +205,6 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
         ({}, "24MiB"),
         ({"swap_host": "0"}, "24MiB, host 0"),
         ({"swap_host": 0, "swap_disk": "/nvme"}, "24MiB, host 0, on disk"),
-        ({"swap_compression": "bfloat16"}, "24MiB, compressed to bfloat16"),
     ],
 )
 def test_limits_of_nothing_are_limits_and_folders_are_none(limits, expected, sweep):
@@ -216,40 +219,6 @@ def test_the_disk_has_a_column_where_a_plan_uses_one(comparisons):
     plan = replace(comparisons[0].plans[0], on_disk=("unet/large:0",), disk_bytes=20 * 2**20)
     rows = plan_rows([replace(comparisons[0], plans=(plan,)), comparisons[1]])
     assert [row["on disk"] for row in rows] == ["20.0", "0.0"]
-
-
-def test_rounded_tensors_are_another_budget_with_a_column_of_their_own(sweep, comparisons):
-    assert all("compressed" not in row for row in plan_rows(comparisons))
-    one, *others = (trial for trial in sweep.trials if trial.config.swap is not None)
-    rounded = replace(one, config=replace(one.config, swap_compression="bfloat16"))
-    without = [trial for trial in sweep.trials if trial.config.swap is None]
-    swapped = compare_budgets(replace(sweep, trials=(*without, rounded, *others)))
-    assert [(item.budget, len(item.upper), len(item.lower)) for item in swapped] == [
-        ("24MiB", 2, 3),
-        ("24MiB, compressed to bfloat16", 1, 3),
-        ("24MiB", 3, 3),
-    ]
-    plan = replace(
-        comparisons[0].plans[0],
-        compression="bfloat16",
-        compressed_bytes={"unet/large:0": 10 * 2**20},
-    )
-    rows = plan_rows([replace(comparisons[0], plans=(plan,)), comparisons[1]])
-    assert [row["compressed"] for row in rows] == ["1", "0"]
-
-
-def test_rounded_runs_are_compared_with_none_that_are_not(sweep):
-    trials = [trial for trial in sweep.trials if trial.config.swap is not None]
-    rounded = [
-        replace(trial, config=replace(trial.config, swap_compression="bfloat16"))
-        for trial in trials
-    ]
-    families = summarise(replace(sweep, trials=(*trials, *rounded))).families
-    assert len(families) == 2 * len(summarise(replace(sweep, trials=tuple(trials))).families)
-    for family in families:
-        kinds = {trial.config.swap_compression for cell in family.cells for trial in cell.trials}
-        assert len(kinds) == 1
-        assert ("bfloat16" in family.title) == ("bfloat16" in kinds)
 
 
 def test_without_the_same_runs_without_a_budget_nothing_is_compared(tmp_path):

@@ -253,7 +253,6 @@ def test_an_objective_can_be_a_metric():
         {"grid": {"xla": [True]}},
         {"case": [{"xla": True}]},
         {"repeats": 2},
-        {"hopeless": {}},
         {"samples": {"method": "grid", "space": {"xla": [True]}}},
     ],
 )

@@ -83,10 +83,8 @@ def template(tmp_path_factory):
             "began_unix_seconds": [[1, 1.7e9]],
         }
         run.write_result({**result, **extra})
-    for path in (folder / trials[1].id, folder / trials[5].id):
-        (path / "result.json").unlink()
+    (folder / trials[1].id / "result.json").unlink()
     RunFolder(folder / trials[1].id).write_failure("out of memory", 3, 0)
-    (folder / trials[5].id / "hopeless.json").write_text('{"reason": "too slow"}')
     return folder
 
 

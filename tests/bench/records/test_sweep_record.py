@@ -297,7 +297,7 @@ def test_status_counts_states_and_shows_every_trial(tmp_path):
     shutil.rmtree(tmp_path / trials[0].id)
     write_trial(tmp_path, trials[1], checks={"weights": False})
     answer = status(tmp_path)
-    none = dict.fromkeys(("hopeless", "interrupted", "profiled", "running"), 0)
+    none = dict.fromkeys(("interrupted", "profiled", "running"), 0)
     counts = {"done": 19, "failed": 1, "waiting": 1, **none}
     assert answer["counts"] == counts
     assert json.loads(json.dumps(answer)) == answer

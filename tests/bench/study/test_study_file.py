@@ -229,7 +229,6 @@ def test_settings_are_converted_as_on_the_command_line():
         ({"swap": "auto"}, "swap_host", ["1GiB", "2GiB"]),
         ({"swap": "auto", "swap_host": "1GiB"}, "swap_disk", [".", "/tmp"]),
         ({"swap": "auto", "swap_host": "0", "swap_disk": "."}, "swap_disk_size", ["1GiB"]),
-        ({"swap": "auto"}, "swap_compression", ["none", "bfloat16"]),
     ],
 )
 def test_what_needs_another_key_is_checked_beside_it(base, key, values):

@@ -80,12 +80,10 @@ def test_the_line_names_the_few_largest_and_what_would_help():
     line = over_line(dataclasses.replace(limited, disk_budget_bytes=0))
     assert "The limit on host memory" in line
     assert line.endswith(
-        "What would help: a higher limit on host memory (swap_host), a disk (swap_disk), 16 bits "
-        "for what is swapped (swap_compression = 'bfloat16'), a smaller batch or patch or fewer "
-        "filters."
+        "What would help: a higher limit on host memory (swap_host), a disk (swap_disk), a smaller "
+        "batch or patch or fewer filters."
     )
-    # What is done already is no advice.
-    line = over_line(dataclasses.replace(limited, disk_budget_bytes=MIB, compression="bfloat16"))
+    line = over_line(dataclasses.replace(limited, disk_budget_bytes=MIB))
     assert "more of the disk (swap_disk_size), a smaller batch" in line
     # A plan of an earlier version.
     plan = Plan(budget_bytes=1, peak_bytes=2 * MIB, floor_bytes=MIB, floor_op="conv")

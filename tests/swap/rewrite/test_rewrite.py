@@ -9,7 +9,7 @@ from traces import make_trace
 from tfunet.graph.step import READS
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
-from tfunet.swap.rewrite import rewrite
+from tfunet.swap.rewrite import rewrite, turns
 
 
 def repeating(*kinds, **fields):
@@ -57,10 +57,10 @@ def test_what_is_repeated_has_the_name_of_its_op_in_front_in_any_scope():
 def test_gradients_of_two_convolutions_that_are_added_up_are_not_taken_together():
     gradients = (("Conv2DBackpropFilter", "xwG", "W", 1), ("BiasAddGrad", "G", "B", 1))
     of_both = (("Conv2DBackpropFilter", "ywG", "V", 1), ("BiasAddGrad", "G", "C", 1))
-    assert rewrite._of_bias(make_trace(*gradients)[0]) == {0: 1}
+    assert turns._of_bias(make_trace(*gradients)[0]) == {0: 1}
     # One pair would wait for the other, which would wait for the first.
-    assert rewrite._of_bias(make_trace(*gradients, *of_both)[0]) == {}
-    assert rewrite._of_bias(make_trace(*gradients, *of_both[:1])[0]) == {}
+    assert turns._of_bias(make_trace(*gradients, *of_both)[0]) == {}
+    assert turns._of_bias(make_trace(*gradients, *of_both[:1])[0]) == {}
 
 
 def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):

@@ -63,11 +63,6 @@ class Cell:
         return tuple(trial.result for trial in self.trials if trial.result is not None)
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether the cell was given up as hopeless before all its repeats ran."""
-        return any(trial.state == "hopeless" for trial in self.trials)
-
-    @property
     def images_per_second(self) -> intervals.Spread | None:
         """Speed of all replicas together, from steady steps."""
         return _spread(result.images_per_second for result in self.results)

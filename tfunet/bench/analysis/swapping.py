@@ -30,7 +30,7 @@ class BudgetComparison:
     """The repeats of one combination of settings with a budget and without one.
 
     Args:
-        budget: Settings of the budget: "24MiB", with limits of host and disk, and compression.
+        budget: Settings of the budget: "24MiB", with limits of host and disk.
         lower: Finished runs without a budget; may be empty.
         plans: The plan of each run of `upper`: of the replica and step that need most memory.
         copied_seconds: Time of the copies of a step, for each traced run of `upper`.
@@ -202,8 +202,6 @@ def budget_text(config: MemoryKeys) -> str | None:
         # The folder is not part of the budget: it differs from machine to machine.
         size = config.swap_disk_size
         limits.append("on disk" if size is None else f"disk up to {size}")
-    if config.swap_compression is not None:
-        limits.append(f"compressed to {config.swap_compression}")
     return ", ".join(map(str, limits))
 
 

@@ -59,9 +59,7 @@ def noise_of_records(summary: Summary) -> Noise | None:
     """Return the pooled noise within repeats; None without two cells and two repeats."""
     parts = []
     for family in summary.families:
-        # Only common repeats count, and a cell that was given up has few.
-        kept = [cell for cell in family.cells if cell.results and not cell.is_stopped]
-        speeds = [cell.speeds for cell in kept]
+        speeds = [cell.speeds for cell in family.cells if cell.results]
         if speeds:
             parts.append(block_noise(speeds))
     freedom = sum(part for _, part in parts)

@@ -18,7 +18,7 @@ from tfunet.bench.launch.one_trial import (
 from tfunet.bench.launch.population_trials import run_population, together
 from tfunet.bench.launch.search_sweep import run_search
 from tfunet.bench.launch.slurm_queue import check_none_queued
-from tfunet.bench.launch.sweep_folder import adopted, give_up, write_plan
+from tfunet.bench.launch.sweep_folder import adopted, write_plan
 from tfunet.bench.launch.time_left import TimeLeft, duration
 from tfunet.bench.records.sweep_record import (
     SweepRecord,
@@ -26,7 +26,6 @@ from tfunet.bench.records.sweep_record import (
     read_sweep,
     read_trial,
 )
-from tfunet.bench.study.hopeless import HopelessRule, Rivals
 from tfunet.bench.study.machine_noise import measure_noise
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import plan_trials
@@ -37,8 +36,7 @@ from tfunet.process.launcher_variables import check_alone
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
 
-# Hopeless trials are judged anew: other trials may have changed.
-NOT_DONE = ("waiting", "interrupted", "failed", "hopeless")
+NOT_DONE = ("waiting", "interrupted", "failed")
 FIRST = (
     "First a fixed computation is timed, to see how steady this machine is. A trial loads "
     "TensorFlow, trains, and has a line here once it has ended."
@@ -64,8 +62,7 @@ def run_sweep(
     """Run the trials of `study` that are in one of `states`, and return an exit code.
 
     A trial is done if its result.json has all checks true. A failed trial is run again from its
-    start, and the record of the earlier attempt goes to earlier/. A trial is not run if its cell is
-    hopeless by the rule of the study (tfunet.bench.study.hopeless). The folder may hold an earlier
+    start, and the record of the earlier attempt goes to earlier/. The folder may hold an earlier
     version of the study: new trials are added. Raises ValueError, before anything changes, if a
     trial that was run is no longer in the study, or if another sweep is running in the folder, here
     or under SLURM.
@@ -93,11 +90,7 @@ def run_sweep(
         planned = adopted(planned, root)
         write_plan(planned, root)
         sweep = read_sweep(root)
-        due = [trial for trial in sweep.trials if trial.state in states]
-        # If all due trials are given up, the machine need not be timed.
-        rivals = Rivals(sweep.trials)
-        is_over = all(give_up(trial, rivals.of(trial), study.hopeless) for trial in due)
-        todo = [] if is_over else due
+        todo = [trial for trial in sweep.trials if trial.state in states]
         if refuses:
             # Not above: data sets need NumPy, which only this takes.
             from tfunet.bench.study.refusals import refusals, refuse
@@ -107,8 +100,7 @@ def run_sweep(
         say(f"{begin}\n{FIRST}\nTo watch: tfunet sweep watch {root}" if todo else begin)
         if todo:
             note_noise(root, "before", noise)
-            _run_trials(todo, sweep, root, study.hopeless, command, noted, say)
-            _judge_again(root, study.hopeless)
+            _run_trials(todo, sweep, root, command, noted, say)
         if noted:
             say("Ended by a signal. Run the same command to go on.")
             return exit_code_of(noted)
@@ -123,7 +115,6 @@ def _run_trials(
     todo: Sequence[TrialRecord],
     sweep: SweepRecord,
     root: Path,
-    rule: HopelessRule | None,
     command: Callable[[Path], Sequence[str]],
     noted: Sequence[int],
     say: Callable[[str], None],
@@ -133,30 +124,17 @@ def _run_trials(
         if trial.result is not None and trial.result.elapsed_seconds:
             seconds.setdefault(trial.cell, []).append(trial.result.elapsed_seconds)
     left = TimeLeft(todo, seconds)
-    rivals = Rivals(sweep.trials if rule else ())
     number = 0
     for group in together(todo):
         if noted:
             return
-        due = []
-        for trial in group:
-            if reason := give_up(trial, rivals.of(trial), rule):
-                number += 1
-                left.ended(trial.cell, None)
-                rivals.update(read_trial(trial))
-                say(f"[{number}/{len(todo)}] {trial.id}  not run, hopeless: {reason}")
-            else:
-                due.append(trial)
-        if not due:
-            continue
         since = time.perf_counter()
-        code = _run_group(due, root, command, noted, say)
+        code = _run_group(group, root, command, noted, say)
         spent = time.perf_counter() - since
-        for trial in due:
+        for trial in group:
             number += 1
             ended = read_trial(trial)
-            left.ended(trial.cell, spent / len(due) if ended.state == "done" else None)
-            rivals.update(ended)
+            left.ended(trial.cell, spent / len(group) if ended.state == "done" else None)
             say(f"[{number}/{len(todo)}] {trial_line(ended, spent)}" + _estimate(left.seconds))
         if code == exit_codes.NOT_WRITTEN:
             say("Files cannot be written, so the sweep ends here.")
@@ -193,15 +171,6 @@ def _run_group(
         )
     finally:
         (root / "running.json").unlink(missing_ok=True)
-
-
-def _judge_again(root: Path, rule: HopelessRule | None) -> None:
-    """Withdraw judgements that no longer hold, after failed trials were run again alone."""
-    trials = read_sweep(root).trials
-    rivals = Rivals(trials)
-    for trial in trials:
-        if trial.state == "hopeless":
-            give_up(trial, rivals.of(trial), rule)
 
 
 def note_noise(

@@ -196,7 +196,6 @@ class _Hunt:
             "base": vars(RunConfig()),
             "trials": [],
             "skipped": [],
-            "hopeless": None,
             "notes": [],
             "samples": list(self._study.space),
             "objective": self._search.objective,

@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from tfunet import exit_codes
@@ -14,10 +13,9 @@ from tfunet.bench.launch.one_trial import first_exit_code
 from tfunet.bench.launch.population_trials import expect, goes_on
 from tfunet.bench.launch.slurm_job_script import ArrayJob, job_script, jobs_of
 from tfunet.bench.launch.slurm_queue import SCRIPTS, NoAnswerError, queued_trials, submit
-from tfunet.bench.launch.sweep_folder import adopted, give_up, set_aside, write_plan
+from tfunet.bench.launch.sweep_folder import adopted, set_aside, write_plan
 from tfunet.bench.launch.sweep_status import current, overlay
-from tfunet.bench.records.sweep_record import FINISHED, TrialRecord, read_sweep
-from tfunet.bench.study.hopeless import Rivals, why_hopeless
+from tfunet.bench.records.sweep_record import FINISHED, read_sweep
 from tfunet.bench.study.study_file import Study
 from tfunet.bench.study.trial_plan import StudyPlan, plan_trials
 from tfunet.config.tournament import read_tournament
@@ -27,8 +25,6 @@ from tfunet.process.launcher_variables import check_alone
 from tfunet.process.terminal import counted
 from tfunet.record import RunFolder
 
-# States of trials that count as a success: none has to be waited for.
-ENDED = (*FINISHED, "hopeless")
 POLL_SECONDS = 5.0
 # A shared disk may take this long to show what a job wrote last.
 LATE_SECONDS = 10.0
@@ -63,13 +59,8 @@ def submit_sweep(
             )
         write_plan(planned, root)
         sweep = overlay(read_sweep(root), queued)
-        due = [trial for trial in sweep.trials if _is_due(trial, states)]
-        known = Rivals(_known_by_then(sweep.trials, states))
-        todo = [
-            (trial.id, trial.config)
-            for trial in due
-            if not give_up(trial, known.of(trial), study.hopeless)
-        ]
+        due = [trial for trial in sweep.trials if trial.state in states and not trial.job]
+        todo = [(trial.id, trial.config) for trial in due]
         if refuses:
             from tfunet.bench.study.refusals import refusals, refuse
 
@@ -114,13 +105,7 @@ def dry_run(study: Study, folder: str | Path) -> str:
     planned = adopted(_planned(study), root)
     done = set()
     if (root / "plan.json").is_file():
-        trials = read_sweep(root).trials
-        known = Rivals(_known_by_then(trials, NOT_DONE))
-        done = {
-            trial.id
-            for trial in trials
-            if trial.state in FINISHED or why_hopeless(trial, known.of(trial), study.hopeless)
-        }
+        done = {trial.id for trial in read_sweep(root).trials if trial.state in FINISHED}
     todo = [(trial.id, trial.config) for trial in planned.trials if trial.id not in done]
     scripts = _scripts(study, root, jobs_of(todo, study.slurm))
     return "\n".join(f"==> {path} <==\n{text}" for path, text, _ in scripts)
@@ -156,7 +141,7 @@ def wait_for(
             quiet_since = None
         elif quiet_since is None:
             quiet_since = time.monotonic()
-        missing = [trial for trial in sweep.trials if trial.state not in ENDED]
+        missing = [trial for trial in sweep.trials if trial.state not in FINISHED]
         if not missing:
             return exit_codes.OK
         if quiet_since is not None and time.monotonic() - quiet_since >= late_seconds:
@@ -186,17 +171,3 @@ def _scripts(
         )
         scripts.append((path, text, job))
     return scripts
-
-
-def _known_by_then(trials: Iterable[TrialRecord], states: Collection[str]) -> list[TrialRecord]:
-    """Return the trials, with failures that are submitted again as waiting."""
-    return [
-        replace(trial, state="waiting")
-        if trial.state == "failed" and _is_due(trial, states)
-        else trial
-        for trial in trials
-    ]
-
-
-def _is_due(trial: TrialRecord, states: Collection[str]) -> bool:
-    return trial.state in states and not trial.job

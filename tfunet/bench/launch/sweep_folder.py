@@ -1,4 +1,4 @@
-"""The folder of a sweep: its plan, earlier attempts of its trials, and trials that are given up."""
+"""The folder of a sweep: its plan, and earlier attempts of its trials."""
 
 import contextlib
 import json
@@ -6,13 +6,12 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from tfunet.bench.records.plan_lines import LINES
-from tfunet.bench.records.sweep_record import HOPELESS, TrialRecord, planned_trials, read_plan
-from tfunet.bench.study.hopeless import HopelessRule, why_hopeless
+from tfunet.bench.records.sweep_record import planned_trials, read_plan
 from tfunet.bench.study.plan_text import plan_json
 from tfunet.bench.study.study_file import Study, programs_of
 from tfunet.bench.study.toml_writer import study_toml
@@ -24,21 +23,6 @@ from tfunet.record import EARLIER, MODEL, WEIGHTS, RunFolder, sign
 # Large files of a failed attempt; no new attempt may go on from them.
 LARGE = ("checkpoint.npz", MODEL, WEIGHTS)
 POLL_SECONDS = 0.2
-
-
-def give_up(trial: TrialRecord, trials: Iterable[TrialRecord], rule: HopelessRule | None) -> str:
-    """Return why a trial is not run because its cell is hopeless, and record it.
-
-    If the trial must run, return an empty text, and delete an earlier record. `trials` are all
-    those of the sweep in their present states.
-    """
-    with writing(trial.folder / HOPELESS):
-        (trial.folder / HOPELESS).unlink(missing_ok=True)
-    if reason := why_hopeless(trial, trials, rule):
-        set_aside(trial.folder, trial.folder.parent)
-        RunFolder(trial.folder).create()
-        write_atomic(trial.folder / HOPELESS, json.dumps({"reason": reason}))
-    return reason
 
 
 def set_aside(folder: Path, root: Path) -> None:
@@ -131,7 +115,7 @@ def _names(root: Path) -> dict[str, str]:
 
 
 def _was_run(folder: Path) -> bool:
-    return folder.is_dir() and any(path.name != HOPELESS for path in folder.iterdir())
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def _fingerprint(config: RunConfig) -> str:

@@ -82,7 +82,7 @@ class SweepProgress:
     @property
     def num_ended(self) -> int:
         """Trials that will not be run unless somebody asks for it."""
-        return sum(self.counts[state] for state in (*FINISHED, "failed", "hopeless"))
+        return sum(self.counts[state] for state in (*FINISHED, "failed"))
 
     @property
     def is_over(self) -> bool:
@@ -126,7 +126,7 @@ def spark(values: Sequence[float], width: int = 24) -> str:
 
 
 def _runs(trial: TrialRecord) -> bool:
-    if trial.state in (*FINISHED, "failed", "hopeless"):
+    if trial.state in (*FINISHED, "failed"):
         return False
     # A job of SLURM holds the lock of its own folder only.
     return trial.state == "running" or RunFolder(trial.folder).is_locked()

@@ -85,11 +85,6 @@ def export_sweep(
     """
     if attempts < 1:
         raise ValueError(f"--attempts must be at least 1, got {attempts}.")
-    if study.hopeless is not None:
-        raise ValueError(
-            "A workflow has no [hopeless]: its engine decides what runs, and gives up nothing. "
-            "Leave it out, or use tfunet sweep run."
-        )
     if any(key.startswith("tournament") for key in (*study.base, *study.varied)):
         raise ValueError(
             "A tournament is no workflow: its trainers run together, and meet. Use tfunet sweep "

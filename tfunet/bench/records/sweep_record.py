@@ -32,11 +32,9 @@ from tfunet.files.typed import (
 )
 from tfunet.record import RunFolder
 
-State = Literal["done", "failed", "hopeless", "interrupted", "profiled", "running", "waiting"]
+State = Literal["done", "failed", "interrupted", "profiled", "running", "waiting"]
 # States of a trial that has its result, and is not run again.
 FINISHED = ("done", "profiled")
-# File in the folder of a trial that is not run because its cell is hopeless; has the reason.
-HOPELESS = "hopeless.json"
 # Exit codes of runs that a user ended: these are no failures of the trial.
 ENDED_BY_USER = (exit_codes.INTERRUPTED, exit_codes.TERMINATED)
 
@@ -46,8 +44,7 @@ class TrialRecord:
     """A trial as its files record it.
 
     Args:
-        state: "done" only if the run ended and all its correctness checks are true; "hopeless" if
-            it was not run because its cell was given up (tfunet.bench.study.hopeless).
+        state: "done" only if the run ended and all its correctness checks are true.
         reason: Why it is not done; empty for trials that are done or wait.
         exit_code: Exit code of a failed trial, if known.
         result: None unless done: times of failed trials are not used.
@@ -344,11 +341,8 @@ def _read_end(trial: TrialRecord) -> TrialRecord:
                 reason=failure.get("reason", "no reason was recorded"),
                 exit_code=code,
             )
-        given_up = read_parsed(folder / HOPELESS, of_kinds({"reason": str}))
     except RecordError as error:
         return replace(trial, state="failed", reason=error.row)
-    if given_up is not None:
-        return replace(trial, state="hopeless", reason=given_up.get("reason", ""))
     if (folder / "config.toml").exists() or (folder / "config.json").exists():
         if RunFolder(folder).is_locked():  # By a run that another program than a sweep started.
             return replace(trial, state="running")

@@ -13,7 +13,6 @@ from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
 from tfunet.bench.study.machine_noise import unsteadiness, was_quiet
-from tfunet.config.keys import describe
 from tfunet.learning.divergence import warning
 from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
 from tfunet.process.terminal import counted
@@ -69,7 +68,6 @@ def doubts(summary: Summary) -> list[str]:
         *not_proved(summary.sweep.trials),
         *_diverged(summary),
         *(f"A file of the records is wrong. {fault}." for fault in summary.sweep.faults),
-        *_stopped(summary),
         *_warm_up(summary),
         *_environment(summary),
         *_samples(summary),
@@ -224,7 +222,7 @@ def _dice_difference(cell: Cell) -> str:
 
 
 def _missing_trials(summary: Summary) -> Iterator[str]:
-    missing = [trial for trial in summary.not_done if trial.state not in ("hopeless", "profiled")]
+    missing = [trial for trial in summary.not_done if trial.state != "profiled"]
     if missing and summary.lone_run is None:
         failed = sum(trial.state == "failed" for trial in missing)
         yield (
@@ -239,19 +237,6 @@ def _diverged(summary: Summary) -> Iterator[str]:
         last = trial.result.loss if trial.result is not None else None
         if last is not None and losses and (words := warning(losses[0], last)):
             yield f"{trial.id}: {words}"
-
-
-def _stopped(summary: Summary) -> Iterator[str]:
-    cells: dict[int, list[TrialRecord]] = {}
-    for trial in summary.sweep.trials:
-        cells.setdefault(trial.cell, []).append(trial)
-    for trials in cells.values():
-        stopped = [trial for trial in trials if trial.state == "hopeless"]
-        if stopped:
-            yield (
-                f"The cell {describe(trials[0].settings)} was given up as hopeless, and "
-                f"{len(stopped)} of its {len(trials)} repeats were not run: {stopped[0].reason}."
-            )
 
 
 def _warm_up(summary: Summary) -> Iterator[str]:
@@ -356,10 +341,7 @@ def _repeats(summary: Summary) -> Iterator[str]:
     if not summary.sweep.is_study:
         return  # Nobody asked for repeats.
     counts = [
-        len(cell.results)
-        for family in summary.families
-        for cell in family.cells
-        if cell.results and not cell.is_stopped
+        len(cell.results) for family in summary.families for cell in family.cells if cell.results
     ]
     fewest = min(counts, default=0)
     if 0 < fewest < MIN_INTERVAL and summary.num_unfinished:

@@ -48,9 +48,6 @@ def plan_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str
     """Return the memory of a step that the plans predict, and how they reach it."""
     has_disk = any(plan.on_disk for comparison in comparisons for plan in comparison.plans)
     is_measured = any(swapping.peak_bytes(comparison) for comparison in comparisons)
-    compresses = any(
-        plan.compressed_bytes for comparison in comparisons for plan in comparison.plans
-    )
     return [
         {
             **_names(comparison),
@@ -61,11 +58,6 @@ def plan_rows(comparisons: Sequence[swapping.BudgetComparison]) -> list[dict[str
             "on the host": _mib(plan.host_bytes for plan in comparison.plans),
             **({"on disk": _mib(plan.disk_bytes for plan in comparison.plans)} if has_disk else {}),
             "tensors swapped": _whole(plan.count("swap") for plan in comparison.plans),
-            **(
-                {"compressed": _whole(len(plan.compressed_bytes) for plan in comparison.plans)}
-                if compresses
-                else {}
-            ),
             "recomputed": _whole(plan.count("recompute") for plan in comparison.plans),
         }
         for comparison in comparisons

@@ -77,7 +77,7 @@ TERMS = {
     "region": "A class, or several classes taken together, that is scored.",
     "trial": "One run of the sweep.",
     "repeat": "Number of the run among those with the same settings.",
-    "state": "done, failed, hopeless (given up), interrupted, profiled, running or waiting.",
+    "state": "done, failed, interrupted, profiled, running or waiting.",
     "spread": "10th to 90th percentile of repeated times, divided by the median.",
 }
 # Terms of sentences, not of tables.

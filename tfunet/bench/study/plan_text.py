@@ -40,7 +40,6 @@ def plan_json(planned: StudyPlan) -> dict[str, Any]:
         "skipped": [
             {"settings": dict(cell.settings), "reason": cell.reason} for cell in planned.skipped
         ],
-        "hopeless": vars(planned.study.hopeless) if planned.study.hopeless else None,
         "notes": list(planned.notes),
         **({"samples": list(samples.columns)} if samples is not None else {}),
     }
@@ -63,7 +62,6 @@ def plan_table(planned: StudyPlan) -> str:
         f"order from seed {study.seed}).",
         "",
         *columns(rows),
-        *(["", f"Hopeless cells: {study.hopeless}."] if study.hopeless else []),
     ]
     return "\n".join([*lines, *_skipped_lines(planned.skipped), *planned.notes])
 

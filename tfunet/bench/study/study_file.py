@@ -9,7 +9,6 @@ from typing import Any
 
 from tfunet.arguments import base_file, file_and_bases, read_table
 from tfunet.backend import BACKENDS
-from tfunet.bench.study.hopeless import HopelessRule, read_rule
 from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
 from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
@@ -31,7 +30,7 @@ MOST_TRIALS = 100_000
 MOST_NAME = 200  # A file system takes 255, and files beside the folder have longer names.
 TOP = (
     *("name", "repeats", "seed", "base", "grid", "case", "samples", "search"),
-    *("skip", "hopeless", "slurm", "tournament"),
+    *("skip", "slurm", "tournament"),
 )
 TABLE = dict[str, Any]
 
@@ -54,7 +53,6 @@ class Study:
         grid: Values of each setting that varies. A setting is a key of RunConfig, or dotted for an
             entry of a table: "model_options.filters".
         search: How trials are chosen, from `space`, by the scores of earlier ones; None to run all.
-        hopeless: When the remaining repeats of a cell are not run; None to run all.
         text: Text of the study file; empty for a study made in Python.
     """
 
@@ -68,7 +66,6 @@ class Study:
     search: Search | None = None
     space: Space = field(default_factory=dict)
     skips: tuple[SkipRule, ...] = ()
-    hopeless: HopelessRule | None = None
     slurm: Slurm = field(default_factory=Slurm)
     text: str = field(default="", repr=False, compare=False)
 
@@ -92,7 +89,6 @@ class Study:
                 "[[case]]": self.cases,
                 "[samples]": self.samples,
                 "[[skip]]": self.skips,
-                "[hopeless]": self.hopeless,
                 "repeats": self.repeats > 1,
             }
             if given := [name for name, value in others.items() if value]:
@@ -214,7 +210,6 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
         search=search,
         space=space,
         skips=tuple(_skip_rule(rule) for rule in _tables("skip", table.get("skip", []))),
-        hopeless=read_rule(table.get("hopeless")),
         slurm=read_slurm(convert("[slurm]", TABLE, table.get("slurm", {}))),
     )
     file = base_file(table.get("base"), " in [base]")

@@ -33,9 +33,6 @@ def study_toml(study: Study) -> str:
         lines += ["\n[search.space]\n", *(_line(key, value) for key, value in space.items())]
     if study.slurm != Slurm():
         lines += ["\n[slurm]\n", *(_line(key, value) for key, value in vars(study.slurm).items())]
-    if study.hopeless is not None:
-        limits = vars(study.hopeless)
-        lines += ["\n[hopeless]\n", *(_line(key, value) for key, value in limits.items())]
     for rule in study.skips:
         lines += ["\n[[skip]]\n", _line("when", rule.when), _line("reason", rule.reason)]
     return "".join(lines)

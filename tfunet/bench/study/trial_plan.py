@@ -44,6 +44,8 @@ LATER: Mapping[str, Any] = {
     "epoch_score": "dice",
     "outputs": "classes",
 }
+# Keys that are gone, with the value that changed nothing: for the same reason.
+FORMER: Mapping[str, Any] = {"swap_compression": None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,6 @@ def plan_trials(study: Study, num_cores: float | None = None) -> StudyPlan:
             for number, rule in enumerate(study.skips)
             if number not in used_rules
         )
-        + _idle_rule(study)
         + ((study.samples.note,) if study.samples is not None and study.samples.note else ())
         + _turns(cells, cores),
     )
@@ -143,16 +144,6 @@ def impossible(config: RunConfig, num_cores: float) -> str | None:
         # The rest of the message is advice for a single run.
         return str(error).partition(". ")[0].rstrip(".")
     return None
-
-
-def _idle_rule(study: Study) -> tuple[str, ...]:
-    rule = study.hopeless
-    if rule is None or rule.after < study.repeats:
-        return ()
-    return (
-        f"[hopeless] has no effect: it waits for {counted(rule.after, 'repeat')} of "
-        f"{study.repeats}. Raise repeats, or lower after in [hopeless].",
-    )
 
 
 def _turns(cells: Sequence[_Cell], cores: float) -> tuple[str, ...]:
@@ -310,7 +301,7 @@ def settings_text(config: RunConfig) -> str:
     """Return the same text for equal configurations, the seed left out."""
     left_out = {"seed", *(key for key, value in LATER.items() if getattr(config, key) == value)}
     values = {key: value for key, value in vars(config).items() if key not in left_out}
-    return json.dumps(values, sort_keys=True, default=str)
+    return json.dumps({**FORMER, **values}, sort_keys=True, default=str)
 
 
 def _part(key: str, value: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.schedule import Action, allocations, of_compressed
+from tfunet.swap.plan.schedule import Action, allocations
 
 ALIGNMENT = 256
 FIRST_REGION_BYTES = 2**21
@@ -202,12 +202,11 @@ def requests(
 
     `blocks` are the bytes that an op needs while it runs and that no tensor shows, by its index.
     """
-    compressed = of_compressed(trace, actions).tolist()
     asked = []
     numbers: dict[int, int] = {}  # buffer of `allocations` to its number among those asked for
     count = 0
-    for place, (action, (begun, ended), compressed_bytes) in enumerate(
-        zip(actions, allocations(trace, actions), compressed, strict=True)
+    for place, (action, (begun, ended)) in enumerate(
+        zip(actions, allocations(trace, actions), strict=True)
     ):
         is_op = action.kind in ("op", "again")
         kept = []
@@ -216,7 +215,7 @@ def requests(
                 numbers[buffer] = len(numbers)
                 kept.append(trace.tensors[tensor].num_bytes)
         count += len(begun)
-        passing = [*(blocks.get(action.index, ()) if is_op else ()), compressed_bytes]
+        passing = blocks.get(action.index, ()) if is_op else ()
         passing = [num_bytes for num_bytes in passing if num_bytes > ALIGNMENT]
         freed = [numbers[buffer] for buffer in ended if buffer in numbers]
         if kept or passing or freed:

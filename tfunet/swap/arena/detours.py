@@ -47,8 +47,7 @@ def name_of(trace: Trace, action: Action) -> str:
     if action.kind == "op":
         return trace.ops[action.index].name
     named = trace.ops if action.kind == "again" else trace.tensors
-    number = action.outputs[0][1] if action.outputs else 1
-    return f"{action.kind} {named[action.index].name}" + (f" {number}" if number > 1 else "")
+    return f"{action.kind} {named[action.index].name}"
 
 
 def with_detours(

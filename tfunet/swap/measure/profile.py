@@ -5,7 +5,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 import tensorflow as tf
@@ -78,7 +78,6 @@ def measure(
         if scratch_bytes:
             scratch[index] = scratch_bytes
     start, out, back = _link(type(tier))
-    is_cast = any(tensor.compressed_bytes for tensor in trace.tensors)
     costs = Costs(
         op_seconds=seconds,
         out_bytes_per_second=out,
@@ -86,7 +85,6 @@ def measure(
         bytes_per_second=rate,
         copy_seconds=start,
         copies_overlap=tier.copies_overlap,
-        cast_bytes_per_second=_cast_bytes_per_second(trace.compression) if is_cast else inf,
     )
     return costs, scratch
 
@@ -253,24 +251,6 @@ def _bytes_per_second() -> float:
     size = _large_bytes()
     numbers = tf.fill([size // 4], 0.5)
     return 2 * size / clock.seconds(lambda: add(numbers, tf.constant(0.5)))["add"]
-
-
-@functools.cache
-def _cast_bytes_per_second(compression: str) -> float:
-    """Return how fast float32 is cast to fewer bits and back, the mean of both ways."""
-    clock = Clock()
-
-    @tf.function(jit_compile=False, autograph=False)
-    def both(numbers: tf.Tensor, narrow: tf.Tensor) -> tf.Tensor:
-        cast = [functools.partial(tf.cast, source) for source in (numbers, narrow)]
-        previous = clock.time("there", [clock.warm(numbers)], lambda: cast[0](compression))
-        with tf.control_dependencies([clock.time("back", [previous], lambda: cast[1](tf.float32))]):
-            return tf.zeros(())
-
-    size = _large_bytes()
-    numbers = tf.fill([size // 4], 0.5)
-    narrow = tf.cast(numbers, compression)
-    return 2 * size / sum(clock.seconds(lambda: both(numbers, narrow)).values())
 
 
 @functools.cache

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from math import inf
 
-from tfunet.graph.step import Tensor, Trace
-from tfunet.swap.plan.placement import Tiers, swapped_bytes, swapped_in
+from tfunet.graph.step import Trace
+from tfunet.swap.plan.placement import Tiers, swapped_in, total_bytes
 from tfunet.swap.plan.plan import Decision
 
 COPY_START_SECONDS = 2e-5
@@ -22,8 +21,6 @@ class Costs:
         slab_seconds: Measured time of ops in slabs, all slabs together, by the op's index.
         bytes_per_second: Speed at which an op reads and writes that only moves numbers.
         copies_overlap: Whether copies run beside computation, one in each direction.
-        cast_bytes_per_second: Speed of casts to and from the compressed type, in bytes of the
-            uncompressed tensor.
         on_disk: Indices of the tensors that go on to the disk and back; see `placed`.
     """
 
@@ -34,7 +31,6 @@ class Costs:
     slab_seconds: Mapping[int, float] = field(default_factory=dict)
     bytes_per_second: float = float("inf")
     copies_overlap: bool = False
-    cast_bytes_per_second: float = inf
     tiers: Tiers = field(default_factory=Tiers)
     on_disk: frozenset[int] = frozenset()
 
@@ -54,16 +50,11 @@ class Costs:
 
     def leaving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor was made to when its memory is free."""
-        described = trace.tensors[tensor]
-        return self._cast_seconds(described) + self.out_seconds(described.stored_bytes, tensor)
+        return self.out_seconds(trace.tensors[tensor].num_bytes, tensor)
 
     def arriving_seconds(self, trace: Trace, tensor: int) -> float:
         """Return the time from when a swapped tensor is fetched to when it can be read."""
-        described = trace.tensors[tensor]
-        return self.in_seconds(described.stored_bytes, tensor) + self._cast_seconds(described)
-
-    def _cast_seconds(self, tensor: Tensor) -> float:
-        return tensor.num_bytes / self.cast_bytes_per_second if tensor.compressed_bytes else 0.0
+        return self.in_seconds(trace.tensors[tensor].num_bytes, tensor)
 
     def placed(self, trace: Trace, decisions: Mapping[int, Decision]) -> "Costs":
         """Return the costs with the swapped tensors where the tiers have room for them."""
@@ -76,10 +67,8 @@ class Costs:
 
         Where it pushes other tensors on to the disk, their time to the disk and back counts.
         """
-        described = trace.tensors[tensor]
-        num_bytes = described.stored_bytes
+        num_bytes = trace.tensors[tensor].num_bytes
         seconds = self.out_seconds(num_bytes) + self.in_seconds(num_bytes)
-        seconds += 2 * self._cast_seconds(described)
         if self.tiers.host_bytes is None:
             return seconds
         others = swapped_in(decisions) - {tensor}
@@ -87,7 +76,7 @@ class Costs:
         after = self.tiers.on_disk(trace, others | {tensor})
         if not self.tiers.has_room(trace, after):
             return None
-        more = swapped_bytes(trace, after) - swapped_bytes(trace, before)
+        more = total_bytes(trace, after) - total_bytes(trace, before)
         return seconds + max(0.0, self.tiers.disk_seconds(more))
 
     def of(self, ops: Sequence[int]) -> "Costs":

@@ -36,8 +36,6 @@ def at_peak(
     name = (trace.ops if is_op else trace.tensors)[action.index].name
     if is_op:
         sizes[f"scratch of {name}"] = scratch.get(action.index, 0)
-    # Compressed tensors take these bytes beside their full form.
-    sizes["tensors in fewer bits"] = int(in_use[at]) - sum(sizes.values())
     return name, largest(sizes)
 
 

@@ -37,7 +37,7 @@ class Tiers:
             return frozenset()
         on_disk = []
         for tensor in sorted(swapped, key=lambda index: (-trace.tensors[index].producer, index)):
-            num_bytes = trace.tensors[tensor].stored_bytes
+            num_bytes = trace.tensors[tensor].num_bytes
             if num_bytes <= left:
                 left -= num_bytes
             else:
@@ -52,7 +52,7 @@ class Tiers:
 
     def has_room(self, trace: Trace, on_disk: Collection[int]) -> bool:
         """Whether the disk has room for these tensors."""
-        return self.disk_bytes is None or swapped_bytes(trace, on_disk) <= self.disk_bytes
+        return self.disk_bytes is None or total_bytes(trace, on_disk) <= self.disk_bytes
 
 
 def swapped_in(decisions: Mapping[int, Decision]) -> set[int]:
@@ -61,10 +61,5 @@ def swapped_in(decisions: Mapping[int, Decision]) -> set[int]:
 
 
 def total_bytes(trace: Trace, tensors: Collection[int]) -> int:
-    """Return the bytes of some tensors on the device."""
+    """Return the bytes of some tensors."""
     return sum(trace.tensors[tensor].num_bytes for tensor in tensors)
-
-
-def swapped_bytes(trace: Trace, tensors: Collection[int]) -> int:
-    """Return the bytes of some tensors where they are swapped."""
-    return sum(trace.tensors[tensor].stored_bytes for tensor in tensors)

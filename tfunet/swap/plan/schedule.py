@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tfunet.graph.step import ALIASES, IN_PLACE, LOSSES, Trace, root
+from tfunet.graph.step import ALIASES, IN_PLACE, LOSSES, Trace
 from tfunet.swap.plan.placement import swapped_in
 from tfunet.swap.plan.plan import Decision
 
@@ -31,7 +31,7 @@ class Action(NamedTuple):
 
     Args:
         inputs: Copies of tensors that are read: (tensor, number), where 0 is the one that its op
-            made, 1 the one that the backward pass got back, and so on if it gets back several.
+            made, and 1 the one that the backward pass got back. Detours number theirs on.
     """
 
     kind: Kind
@@ -40,49 +40,40 @@ class Action(NamedTuple):
     outputs: tuple[Copy, ...]
 
 
-def schedule(
-    trace: Trace,
-    decisions: Mapping[int, Decision],
-    copies: Mapping[int, Mapping[int, int]] | None = None,
-) -> list[Action]:
+def schedule(trace: Trace, decisions: Mapping[int, Decision]) -> list[Action]:
     """Return the actions of a step in order.
 
-    Args:
-        decisions: For tensors of the forward pass, by index. The others are kept, except inner
-            tensors and views of what is given up, which are recomputed.
-        copies: For swapped tensors that come back several times, by index: the number of the copy
-            that each op of the backward pass reads, by its index; see `Action`.
+    `decisions` are for tensors of the forward pass, by index. The others are kept, except inner
+    tensors and views of what is given up, which are recomputed.
     """
     actions: list[Action] = []
-    restored: set[Copy] = set()
+    restored: set[int] = set()
     given_up = _given_up(trace, decisions)
     swapped = swapped_in(decisions)
 
-    def restore(tensor: int, reader: int) -> int:
-        """Append the actions that bring a tensor back for an op; return the copy it reads."""
+    def restore(tensor: int) -> int:
+        """Append the actions that bring a tensor back; return the number of the copy to read."""
         decision = given_up.get(tensor)
         if decision is None:
             return 0
-        # A view shows the copy that the op reads of the tensor itself.
-        number = copies.get(root(trace, tensor), {}).get(reader, 1) if copies else 1
-        if number == 0 or (tensor, number) in restored:
-            return number
+        if tensor in restored:
+            return 1
         if decision == "swap":
-            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, number),)))
-            restored.add((tensor, number))
-            return number
+            actions.append(Action(kind="in", index=tensor, inputs=(), outputs=((tensor, 1),)))
+            restored.add(tensor)
+            return 1
         producer = trace.tensors[tensor].producer
         op = trace.ops[producer]
-        inputs = tuple((source, restore(source, reader)) for source in op.inputs)
-        outputs = tuple((made, number) for made in op.outputs)
+        inputs = tuple((source, restore(source)) for source in op.inputs)
+        outputs = tuple((made, 1) for made in op.outputs)
         actions.append(Action(kind="again", index=producer, inputs=inputs, outputs=outputs))
-        restored.update(outputs)
-        return number
+        restored.update(op.outputs)
+        return 1
 
     for position, op in enumerate(trace.ops):
         inputs, outputs = op.first_copies
         if op.is_backward and not given_up.keys().isdisjoint(op.inputs):
-            inputs = tuple((tensor, restore(tensor, position)) for tensor in op.inputs)
+            inputs = tuple((tensor, restore(tensor)) for tensor in op.inputs)
         actions.append(Action("op", position, inputs, outputs))
         if not swapped.isdisjoint(op.outputs):
             actions += [
@@ -109,10 +100,10 @@ def _given_up(trace: Trace, decisions: Mapping[int, Decision]) -> dict[int, Deci
     return given_up
 
 
-def is_on_host(trace: Trace, copy: Copy, swapped: Container[int]) -> bool:
-    """Whether a tensor that leaves is on the host already, uncompressed, since it is swapped."""
+def is_on_host(copy: Copy, swapped: Container[int]) -> bool:
+    """Whether a tensor that leaves is on the host already, since it is swapped."""
     tensor, number = copy
-    return number == 0 and tensor in swapped and not trace.tensors[tensor].compressed_bytes
+    return number == 0 and tensor in swapped
 
 
 def memory(
@@ -120,10 +111,8 @@ def memory(
 ) -> np.ndarray:
     """Return the bytes of the step's own tensors in use while each action runs, (actions,).
 
-    Memory that was in use before the step (variables, the batch) does not count. A compressed
-    tensor is there in both forms when its copy to the host begins, and from its copy to the device
-    until it is read; its compressed form alone until the copy to the host has ended. `scratch` are
-    the bytes that an op needs while it runs and that no tensor of the trace shows.
+    Memory that was in use before the step (variables, the batch) does not count. `scratch` are the
+    bytes that an op needs while it runs and that no tensor of the trace shows.
     """
     scratch = scratch or {}
     in_use = np.zeros(len(actions), np.int64)
@@ -137,7 +126,7 @@ def memory(
         in_use[position] = live + (scratch.get(actions[position].index, 0) if is_op else 0)
         for buffer in ended:
             live -= sizes[buffer]
-    return in_use + of_compressed(trace, actions)
+    return in_use
 
 
 def held(trace: Trace, actions: Sequence[Action], at: int) -> dict[int, int]:
@@ -199,36 +188,10 @@ def allocations(
             sizes[buffer] = 0
 
 
-def of_compressed(trace: Trace, actions: Sequence[Action]) -> np.ndarray:
-    """Return the bytes of compressed forms of tensors while each action runs, (actions,)."""
-    more = np.zeros(len(actions), np.int64)
-    if trace.compression is None:
-        return more
-    made: dict[int, int] = {}
-    arrived: dict[Copy, int] = {}
-    for position, action in enumerate(actions):
-        for copy in action.inputs:
-            if copy in arrived:
-                more[arrived.pop(copy) : position] += trace.tensors[copy[0]].compressed_bytes
-        if action.kind == "out":
-            begin = made[action.index] + 1
-            more[begin : position + 1] += trace.tensors[action.index].compressed_bytes
-        elif action.kind == "in":
-            arrived[action.outputs[0]] = position
-        else:
-            made.update((tensor, position) for tensor, number in action.outputs if not number)
-    return more
-
-
 def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
     last: dict[Copy, int] = {}
-    made: dict[int, int] = {}
     fused: dict[Copy, tuple[Copy, ...]] = {}  # inner tensors, never made, to what they are made of
     for position, action in enumerate(actions):
-        if action.kind == "out" and trace.tensors[action.index].compressed_bytes:
-            # Its full form is free when it is compressed, before its copy has ended.
-            last[action.index, 0] = max(last[action.index, 0], made[action.index] + 1)
-            continue
         for copy in action.inputs:
             last[copy] = position
             if copy in fused:
@@ -236,8 +199,6 @@ def _last_uses(trace: Trace, actions: Sequence[Action]) -> dict[Copy, int]:
                 last.update(dict.fromkeys(fused[copy], position))
         for copy in action.outputs:
             last[copy] = position
-            if not copy[1]:
-                made[copy[0]] = position
             if trace.tensors[copy[0]].is_inner:
                 fused[copy] = tuple(
                     source for read in action.inputs for source in fused.get(read, (read,))

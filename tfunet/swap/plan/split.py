@@ -13,7 +13,7 @@ from tfunet.graph.slabs import SlabRows
 from tfunet.graph.step import Op, Trace, readers_of
 from tfunet.swap.plan import slab_chains
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.placement import swapped_bytes, swapped_in, total_bytes
+from tfunet.swap.plan.placement import swapped_in, total_bytes
 from tfunet.swap.plan.plan import Decision
 
 # The share of the budget that the slab of one chain may take.
@@ -86,9 +86,9 @@ class Cut:
         swapped = swapped_in(decisions)
         return Traffic(
             # Tensors that slabs put together on the host are there already.
-            out_bytes=swapped_bytes(self.trace, swapped - self.on_host)
+            out_bytes=total_bytes(self.trace, swapped - self.on_host)
             + sum(num_bytes for is_out, num_bytes, _ in slabs if is_out),
-            in_bytes=swapped_bytes(self.trace, swapped)
+            in_bytes=total_bytes(self.trace, swapped)
             + sum(num_bytes for is_out, num_bytes, _ in slabs if not is_out),
             slab_seconds=sum(slab_chains.copy_seconds(*copy, costs) for copy in slabs),
         )
@@ -278,8 +278,6 @@ def _cut(
 ) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
     readers = readers_of(trace)
-    for tensor in on_host:
-        tensors[tensor] = replace(tensors[tensor], compressed_bytes=0)
     for tensor in split:
         tensors[tensor] = replace(tensors[tensor], num_bytes=0)
     for last, chain in chains.items():

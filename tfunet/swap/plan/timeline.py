@@ -13,7 +13,7 @@ to make room ("leave") is always waited for.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ class _Link:
 
     def _leave(self, action: Action, now: float) -> tuple[float, float]:
         tensor, costs = action.index, self._costs
-        on_host = is_on_host(self._trace, action.inputs[0], self.swapped)
+        on_host = is_on_host(action.inputs[0], self.swapped)
         self._disk_of[tensor] = tensor if on_host else -1
         if on_host:
             end = max(now, self._leaving[tensor]) if costs.copies_overlap else now
@@ -123,12 +123,11 @@ class _Link:
 @dataclass(frozen=True, kw_only=True)
 class Moves:
     """Where the copies of a step stand: tensor to the op (by index) right after which it is awaited
-    on the host or fetched; further copies by tensor and number.
+    on the host or fetched.
     """
 
     awaited: Mapping[int, int]
     fetched: Mapping[int, int]
-    fetched_again: Mapping[Copy, int] = field(default_factory=dict)
 
 
 def overlap(
@@ -153,8 +152,7 @@ def overlap(
     awaited = {}
     free = 0.0
     for tensor, first in points.made.items():
-        # Compressed, it is that form which waits on the device for its copy.
-        num_bytes = trace.tensors[tensor].stored_bytes
+        num_bytes = trace.tensors[tensor].num_bytes
         free = max(free, ends[first]) + costs.leaving_seconds(trace, tensor)
         last = first
         while last + 1 < points.read.get(tensor, len(ends)) - 1 and ends[last] < free:
@@ -168,7 +166,7 @@ def overlap(
     fetched = {}
     begin = ends[-1]
     for tensor, reader in reversed(points.read.items()):
-        num_bytes = trace.tensors[tensor].num_bytes + trace.tensors[tensor].compressed_bytes
+        num_bytes = trace.tensors[tensor].num_bytes
         computed = ends[reader - 1] if reader else 0.0
         begin = min(begin, computed) - costs.arriving_seconds(trace, tensor)
         after = reader - 1
@@ -229,7 +227,6 @@ def _points(actions: Sequence[Action], in_use: np.ndarray, costs: Costs) -> _Poi
 
 def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:
     """Return the actions with the copies where `moves` puts them."""
-    fetched = {**{(tensor, 1): op for tensor, op in moves.fetched.items()}, **moves.fetched_again}
     copies: dict[int, list[Action]] = {}  # by the op after which they stand
     others = []
     for action in actions:
@@ -237,7 +234,7 @@ def moved(actions: Sequence[Action], moves: Moves) -> list[Action]:
         if action.kind == "out":
             op = moves.awaited.get(action.index)
         elif action.kind == "in":
-            op = fetched.get(action.outputs[0])
+            op = moves.fetched.get(action.index)
         if op is None:
             others.append(action)
         else:

@@ -27,9 +27,6 @@ SECONDS = {
 PLACES = {
     "awaited": "copies out that are awaited elsewhere",
     "fetched": "copies back that begin elsewhere",
-    "copies": "tensors whose readers share copies back in another way",
-    "fetched_again": "tensors whose further copies back begin elsewhere",
-    "serialized": "ops that run one after the other under one plan only",
     "from_outputs": "gradients of activations that read the output under one plan only",
     "detours": "tensors that leave for a while, to make room, elsewhere or under one plan only",
     "is_placed": "convolutions and copies back run in a fixed order under one plan only",
@@ -41,7 +38,7 @@ PLACES = {
 class Change:
     """A tensor that two plans treat differently; its size is 0 if neither plan tells.
 
-    Treatments are "keep", "swap", "swap to disk", "recompute", "split", and "swap as bfloat16".
+    Treatments are "keep", "swap", "swap to disk", "recompute" and "split".
     """
 
     name: str
@@ -143,14 +140,12 @@ def difference_text(difference: Difference) -> str:
 
 
 def _treatments(plan: Plan) -> dict[str, str]:
-    on_disk = {*plan.on_disk}
-
-    def described(name: str, way: str) -> str:
-        way = "swap to disk" if name in on_disk else way
-        return f"{way} as {plan.compression}" if name in plan.compressed_bytes else way
-
-    ways = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
-    return {name: described(name, way) for name, way in ways.items() if way != "keep"}
+    ways = {
+        **dict.fromkeys(plan.split, "split"),
+        **plan.decisions,
+        **dict.fromkeys(plan.on_disk, "swap to disk"),
+    }
+    return {name: way for name, way in ways.items() if way != "keep"}
 
 
 def _num_moved(first: Any, second: Any, changed: Collection[str]) -> int:

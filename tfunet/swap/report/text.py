@@ -10,7 +10,6 @@ from tfunet.graph.step import Trace
 from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
-from tfunet.swap.search import tflms
 
 SHOWN_TENSORS = 20
 SHOWN_AT_PEAK = 8
@@ -64,15 +63,6 @@ def limits_line(plan: Plan) -> str:
         f". The {limits} in the way: with {mib(plan.wanted_host_bytes)} for the swapped tensors "
         f"of each replica it would be {mib(plan.wanted_peak_bytes)}."
     )
-
-
-def compressed(plan: Plan) -> str:
-    """Return how swapped tensors are compressed, to follow "swapped"; "" if none is."""
-    if plan.compression is None:
-        return ""
-    num = len(plan.compressed_bytes)
-    some = "" if num == plan.count("swap") else f"{num} of them "
-    return f", {some}compressed to {plan.compression}"
 
 
 def over_line(plan: Plan) -> str:
@@ -150,8 +140,6 @@ def _ways_past_limits(plan: Plan) -> list[str]:
     has_disk = plan.disk_budget_bytes != 0
     ways = ["a higher limit on host memory (swap_host)"]
     ways.append("more of the disk (swap_disk_size)" if has_disk else "a disk (swap_disk)")
-    if plan.compression is None:
-        ways.append("16 bits for what is swapped (swap_compression = 'bfloat16')")
     return [*ways, *ALWAYS]
 
 
@@ -202,26 +190,22 @@ def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
 
     Names the ops that are `untimed`.
     """
-    made_by = tflms.told(plan)
-    made_by = f" By {made_by}." if made_by else ""
     if not plan.gives_up and plan.peak_bytes <= plan.budget_bytes and plan.finds_room == 1:
         needs = f"{plan.peak_bytes / MIB:.0f} MiB predicted"
-        return f"Large-model support: {everything} fits, {needs}.{made_by}"
+        return f"Large-model support: {everything} fits, {needs}."
     on_disk = f", {plan.disk_bytes / MIB:.0f} MiB on disk" if plan.on_disk else ""
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
     moved = f", {len(plan.detours)} moved to make room" if plan.detours else ""
     line = (
-        f"Large-model support: {plan.count('swap')} tensors swapped{compressed(plan)}{in_slabs} "
+        f"Large-model support: {plan.count('swap')} tensors swapped{in_slabs} "
         f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
         f"recomputed{freed}{moved}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
         f"of {plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )
-    if plan.compression is not None:
-        line += " Losses are not those without support."
     rest = [over_line(plan) or _room_line(plan), untimed_line(untimed)]
-    return " ".join([line, *filter(None, rest)]) + made_by
+    return " ".join([line, *filter(None, rest)])
 
 
 def unknown_line(unknown: Sequence[str]) -> str:
@@ -285,17 +269,13 @@ def text(plan: Plan, measured: Measured | None = None, copied_seconds: float | N
     lines += _peak_lines("planned", plan.peak_op, plan.peak_tensors)
     if measured is not None:
         lines += _peak_lines("measured", measured.peak_op, measured.peak_tensors)
-    if made_by := tflms.told(plan):
-        lines.append(f"Made by {made_by}.")
     treatments = {**dict.fromkeys(plan.split, "split"), **plan.decisions}
     names = sorted(treatments, key=lambda name: -plan.tensor_bytes.get(name, 0))
     if names:
         lines.append(f"Of the tensors, {counts(plan)}:")
     for name in names[:SHOWN_TENSORS]:
         size = size_text(plan.tensor_bytes.get(name, 0))
-        facts = ["disk"] if name in plan.on_disk else []
-        facts += [plan.compression or ""] if name in plan.compressed_bytes else []
-        where = f" ({', '.join(facts)})" if facts else ""
+        where = " (disk)" if name in plan.on_disk else ""
         lines.append(f"  {treatments[name]:<9} {size:>12}  {name}{where}")
     return "\n".join([*lines, *_left_out(names)])
 
@@ -355,7 +335,7 @@ def _peak_lines(which: str, op: str, tensors: Mapping[str, int]) -> list[str]:
 def counts(plan: Plan) -> str:
     """Return how many tensors are treated in which way."""
     in_slabs = f"{len(plan.split)} are split, " if plan.split else ""
-    swapped = f"{plan.count('swap')} are swapped{compressed(plan)}"
+    swapped = f"{plan.count('swap')} are swapped"
     return f"{in_slabs}{swapped} and {plan.count('recompute')} recomputed"
 
 

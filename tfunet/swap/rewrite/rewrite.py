@@ -35,30 +35,15 @@ from tfunet.graph.edits import (
     kept_apart,
     named_after,
     repeated,
-    together,
 )
 from tfunet.graph.regrouped import PRODUCTS, SUMS
-from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
-from tfunet.graph.window_axes import FILTER_GRADIENTS
+from tfunet.graph.step import READS, Trace, root
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import SlabGraph, apart
+from tfunet.swap.rewrite.turns import Turns
 from tfunet.swap.storage.host import Tier
-
-# A control edge to one of these ops keeps TensorFlow from fusing it with its neighbour.
-FUSED = FUSED_WITH_BIAS | {"BiasAdd"}
-# TensorFlow's optimizer rearranges these ops unless a control edge leads to them, which may change
-# the last bit of what comes after.
-REARRANGED = frozenset(
-    (
-        *("Add", "AddN", "AddV2", "Cast", "Mul", "Neg", "Pow", "RealDiv", "Rsqrt", "Sqrt"),
-        *("Square", "SquaredDifference", "Sub", "Transpose"),
-    )
-)
-# Ops of the backward pass that touch a tensor of this size run in order too: otherwise thousands of
-# small temporaries of an optimizer would be in memory beside the activations.
-ORDERED_BYTES = 2**16
 
 
 def follow(
@@ -107,27 +92,26 @@ class _Follower:
         self._handles = slabs.handles
         self._actions = actions
         self._tier = tier
-        self._threshold_bytes = threshold_bytes
-        self._serialized = frozenset(plan.serialized)
         self._slabs = slabs
         self._last_forward = _last_forward_reads(trace)
-        self._parts = fused(trace)
-        self._ends = frozenset(self._parts.values())
-        self._of_bias = _of_bias(trace)
-        self._beside = frozenset(self._of_bias.values())  # placed where those of the weights are
         # Tensors come back in order where it was planned at which addresses they come to lie.
-        self._is_placed = any(action.kind == "leave" for action in actions) or (
+        is_placed = any(action.kind == "leave" for action in actions) or (
             plan.is_placed and not tier.copies_overlap
         )
-        self._in_line = self._is_placed and not tier.copies_overlap
+        self._in_line = is_placed and not tier.copies_overlap
+        self._turns = Turns(
+            trace,
+            ops,
+            cut.chains,
+            threshold_bytes=threshold_bytes,
+            is_placed=is_placed,
+            copies_overlap=tier.copies_overlap,
+        )
+        # Placed where those of the weights are.
+        self._beside = frozenset(self._turns.of_bias.values())
 
-        self._previous: list[tf.Operation] = []  # the op that the next one in order waits for
-        self._turn: list[tf.Operation] = []  # the last of the serialized ops
         self._restored: dict[Copy, tf.Tensor] = {}
         self._copies: dict[int, tf.Operation] = {}  # to the host, of swapped tensors
-        self._leaving: list[tuple[int, tf.Operation]] = []  # (op after which it is awaited, copy)
-        # Copies that were awaited only by an op that no other op waits for.
-        self._carried: list[tf.Operation] = []
         self._arrived: list[tf.Operation] = []  # the last copy to the device
         # By tensor that left to make room: the op that ends its leaving, and its name on the host.
         self._left: dict[int, tf.Operation] = {}
@@ -152,7 +136,7 @@ class _Follower:
             # The gradient of a bias was placed, and reads its input, with that of the weights.
             case "op" if action.index not in self._beside:
                 self._read_restored(action)
-                self._order(action.index)
+                self._turns.order(action.index)
 
     def _copy_out(self, tensor: int) -> None:
         with tf.control_dependencies(None):
@@ -163,16 +147,13 @@ class _Follower:
                 # A chain in slabs may have made it anew; the plan knows its first name.
                 else self._tier.out(handle, name=self._name(tensor))
             )
-        # A compressed tensor's full form must not wait for its copy.
-        is_compressed = self._trace.tensors[tensor].compressed_bytes > 0
-        last = -1 if is_compressed else self._last_forward[tensor]
-        self._leaving.append((last, self._copies[tensor]))
+        self._turns.leaves(self._copies[tensor], after=self._last_forward[tensor])
 
     def _bring_back(self, action: Action) -> None:
         tensor = action.index
         # A profile then shows which tensor came back.
         scope = named_after(self._handles[tensor].op, "back")
-        waits = [self._copies[tensor], *self._previous, *self._arrived]
+        waits = [self._copies[tensor], *self._turns.previous, *self._arrived]
         with tf.control_dependencies(waits), scope:
             self._has_arrived(
                 action,
@@ -185,9 +166,8 @@ class _Follower:
         (copy,) = action.inputs
         tensor = action.index
         due = next(later.index for later in self._actions[place:] if later.kind == "op")
-        waits = [*self._previous, *self._carried]
-        waits += [out for last, out in self._leaving if last < due]
-        if is_on_host(self._trace, copy, self._copies):
+        waits = self._turns.before_leaving(due)
+        if is_on_host(copy, self._copies):
             waits.append(self._copies[tensor])
             with tf.control_dependencies(waits):
                 left = tf.no_op()
@@ -199,12 +179,12 @@ class _Follower:
             with tf.control_dependencies(None), tf.control_dependencies(waits):
                 left = self._tier.out(handle, name=self._names[tensor])
         self._left[tensor] = left
-        self._leaving.append((-1, left))
-        self._previous = [left]
+        self._turns.leaves(left, after=-1)
+        self._turns.previous = [left]
 
     def _return(self, action: Action) -> None:
         handle = self._handles[action.index]
-        waits = [self._left[action.index], *self._previous, *self._arrived]
+        waits = [self._left[action.index], *self._turns.previous, *self._arrived]
         with tf.control_dependencies(waits), named_after(handle.op, "return"):
             self._has_arrived(action, self._tier.back(handle, name=self._names[action.index]))
 
@@ -214,7 +194,7 @@ class _Follower:
             self._arrived = [tensor.op]
 
     def _repeat(self, action: Action) -> None:
-        after = [*self._previous, *self._arrived]
+        after = [*self._turns.previous, *self._arrived]
         inputs = [
             self._restored[copy] if copy[1] else delayed(self._handles[copy[0]], after)
             for copy in action.inputs
@@ -240,126 +220,19 @@ class _Follower:
 
     def _run_in_slabs(self, action: Action) -> None:
         given = {copy[0]: self._restored[copy] for copy in action.inputs if copy[1]}
-        waits = [*self._previous, *self._now_awaited(action.index)]
-        self._previous = [self._slabs.run(self._chains[action.index], given, waits)]
+        waits = [*self._turns.previous, *self._turns.now_awaited(action.index)]
+        self._turns.previous = [self._slabs.run(self._chains[action.index], given, waits)]
 
     def _read_restored(self, action: Action) -> None:
         for position, copy in enumerate(action.inputs):
             if copy[1]:
                 self._ops[action.index]._update_input(position, self._restored[copy])
-                if action.index in self._of_bias and position == 2:
-                    of_bias = self._ops[self._of_bias[action.index]]
-                    of_bias._update_input(0, self._restored[copy])
-
-    def _order(self, at: int) -> None:
-        """Make a large op wait for what the schedule has before it."""
-        op, described = self._ops[at], self._trace.ops[at]
-        is_ordered = described.name in self._serialized or self._is_large(at)
-        # TensorFlow removes ops that only rename a tensor, and their control edges.
-        if described.kind in ALIASES | {"IdentityN"} or not is_ordered:
-            return
-        # A control edge would keep TensorFlow from regrouping it.
-        if described.is_regrouped:
-            return
-        is_part, is_end = at in self._parts, at in self._ends
-        # A forward pass alone must not compute apart what TensorFlow computes as one op: its values
-        # are the results.
-        is_fixed = self._trace.is_forward and (is_part or is_end)
-        gone = self._gone_before(at, is_fixed=is_fixed)
-        # Around slabs any other order would need more memory at once than was planned.
-        in_turn = bool(self._chains)
-        if not is_fixed:
-            in_turn = in_turn or not (is_end or described.kind in REARRANGED)
-            in_turn = in_turn and described.kind not in FUSED
-        before = list(self._previous) if described.is_backward or in_turn else []
-        batch = _batch_alone(self._trace, at) if self._is_placed and not in_turn else None
-        if batch is not None:
-            # Otherwise what a loss makes of the mask would take memory from the beginning on.
-            op._update_input(batch, identity(op.inputs[batch], self._previous))
-        if is_fixed:
-            if not is_end and (waits := [*before, *gone]):
-                op._update_input(0, identity(op.inputs[0], waits))
-            if not is_part:
-                self._previous = [done(op)]
-            return
-        if at in self._of_bias:
-            self._previous = [together(op, self._ops[self._of_bias[at]], [*before, *gone])]
-            return
-        after = self._previous
-        if self._is_placed and not described.is_backward and is_end:
-            self._previous = after if is_part else [done(op)]
-        elif described.is_backward or described.kind not in FUSED:
-            self._previous, self._carried = [op], []
-        elif self._is_placed and not is_part:
-            self._previous = [done(op)]
-        if described.kind not in FUSED:
-            before += gone
-        elif waits := [*gone, *(after if self._is_placed and described.kind != "BiasAdd" else ())]:
-            op._update_input(0, identity(op.inputs[0], waits))
-        if before:
-            op._add_control_inputs(before)
-
-    def _gone_before(self, at: int, *, is_fixed: bool) -> list[tf.Operation]:
-        """Return the copies to the host that an op waits for, and the serialized op before it."""
-        described, is_end = self._trace.ops[at], at in self._ends
-        gone: list[tf.Operation] = []
-        if described.kind != "BiasAdd" and not (is_fixed and is_end):
-            # An op that takes over a tensor's memory waits for its copy, unless that costs overlap.
-            takes_over = described.kind in IN_PLACE and not self._tier.copies_overlap
-            new = self._now_awaited(at + takes_over)
-            # The first part of a fused op has waited; an edge to its end would part the two.
-            gone = new if is_end else new + self._carried
-            self._carried = self._carried + new
-        if described.name in self._serialized:
-            # A fused op begins with its first part and ends with its last.
-            gone += [] if is_end else self._turn
-            if at not in self._parts:
-                self._turn = [done(self._ops[at])]
-        return gone
-
-    def _now_awaited(self, due: int) -> list[tf.Operation]:
-        """Return the copies to the host that an op waits for, and no later op."""
-        copies = [copy for last, copy in self._leaving if last < due]
-        self._leaving = [(last, copy) for last, copy in self._leaving if last >= due]
-        return copies
-
-    def _is_large(self, at: int) -> bool:
-        op = self._trace.ops[at]
-        least = self._threshold_bytes
-        if op.is_backward:
-            least = min(least, ORDERED_BYTES)
-        tensors = (self._trace.tensors[index] for index in (*op.inputs, *op.outputs))
-        return any(tensor.num_bytes >= least for tensor in tensors)
+                of_bias = self._turns.of_bias.get(action.index)
+                if of_bias is not None and position == 2:
+                    self._ops[of_bias]._update_input(0, self._restored[copy])
 
     def _name(self, tensor: int) -> str:
         return self._trace.tensors[tensor].name
-
-
-def _batch_alone(trace: Trace, at: int) -> int | None:
-    """Return the position of an input from the batch of an op of the forward pass; None where there
-    is none, or where another input is made by the step."""
-    op = trace.ops[at]
-    if op.is_backward:
-        return None
-    producers = [trace.tensors[root(trace, tensor)].producer for tensor in op.inputs]
-    if any(producer >= 0 and trace.ops[producer].kind not in READS for producer in producers):
-        return None
-    return next((place for place, producer in enumerate(producers) if producer < 0), None)
-
-
-def _of_bias(trace: Trace) -> dict[int, int]:
-    """Return the gradients of convolutions with respect to weights, by index, and those with
-    respect to biases that read the same tensor. Where several of a kind read it, as where two
-    convolutions are added up, there is no pair."""
-    weights: dict[int, list[int]] = {}
-    biases: dict[int, list[int]] = {}
-    for at, op in enumerate(trace.ops):
-        if op.kind in FILTER_GRADIENTS:
-            weights.setdefault(op.inputs[2], []).append(at)
-        elif op.kind == "BiasAddGrad":
-            biases.setdefault(op.inputs[0], []).append(at)
-    pairs = ((ops, biases.get(tensor, [])) for tensor, ops in weights.items())
-    return {ops[0]: of_bias[0] for ops, of_bias in pairs if len(ops) == len(of_bias) == 1}
 
 
 def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[tf.Tensor]) -> None:

@@ -6,7 +6,6 @@ from tfunet.graph.step import Trace
 from tfunet.swap.arena.detours import Detour, name_of, with_detours
 from tfunet.swap.plan import split
 from tfunet.swap.plan.activations import reading_outputs
-from tfunet.swap.plan.exact import uncompressed
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, schedule
 from tfunet.swap.plan.timeline import Moves, moved
@@ -15,15 +14,10 @@ OF_ANOTHER = ": it is of another model or batch. Leave plan out to make a new on
 
 
 def as_planned(trace: Trace, plan: Plan) -> Trace:
-    """Return a step in which those tensors are compressed, and those gradients read outputs, that
-    a plan names; ValueError if it is the plan of another step."""
+    """Return a step in which those gradients read outputs that a plan names; ValueError if it is
+    the plan of another step."""
     _check_names(plan.from_outputs, [op.name for op in trace.ops if op.instead >= 0])
-    others = [
-        index
-        for index, tensor in enumerate(trace.tensors)
-        if tensor.compressed_bytes and tensor.name not in plan.compressed_bytes
-    ]
-    return reading_outputs(uncompressed(trace, others), plan.from_outputs)
+    return reading_outputs(trace, plan.from_outputs)
 
 
 def cut_as_planned(trace: Trace, plan: Plan) -> split.Cut:
@@ -42,27 +36,12 @@ def scheduled(trace: Trace, plan: Plan) -> list[Action]:
     """Return the actions of a step under a plan; ValueError if it is the plan of another step."""
     tensors, ops = _indices(trace)
     places = [*plan.awaited.items(), *plan.fetched.items()]
-    for name, by_number in plan.fetched_again.items():
-        places += [(name, op) for op in by_number.values()]
-    places += [(name, op) for name, numbers in plan.copies.items() for op in numbers]
     _check_names({*plan.decisions, *(name for name, _ in places)}, tensors)
-    _check_names({*plan.serialized, *(op for _, op in places)}, ops)
-    actions = schedule(
-        trace,
-        {tensors[name]: way for name, way in plan.decisions.items()},
-        {
-            tensors[name]: {ops[op]: number for op, number in numbers.items()}
-            for name, numbers in plan.copies.items()
-        },
-    )
+    _check_names({op for _, op in places}, ops)
+    actions = schedule(trace, {tensors[name]: way for name, way in plan.decisions.items()})
     moves = Moves(
         awaited={tensors[name]: ops[op] for name, op in plan.awaited.items()},
         fetched={tensors[name]: ops[op] for name, op in plan.fetched.items()},
-        fetched_again={
-            (tensors[name], int(number)): ops[op]
-            for name, by_number in plan.fetched_again.items()
-            for number, op in by_number.items()
-        },
     )
     actions = moved(actions, moves)
     if not plan.detours:

@@ -1,11 +1,12 @@
 """How much of a budget a plan may use for TensorFlow's allocator to find it in pieces. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from statistics import fmean
 
 from tfunet.graph.step import Trace
-from tfunet.swap.arena.arena import Arena, Memory, Request, at_start, in_pieces, plays, requests
+from tfunet.swap.arena.arena import Memory, Request, plays, requests
+from tfunet.swap.arena.cases import FROM_START, IN_PIECES, SEARCHED, MemoryCases
 from tfunet.swap.arena.detours import find, with_detours
 from tfunet.swap.plan.diagnosis import at_peak
 from tfunet.swap.plan.plan import Plan
@@ -20,20 +21,6 @@ from tfunet.swap.search.strategy import Problem, Strategy
 MOST_TRIALS = 10
 # The budget of a plan is smaller than that of the one before by a factor between these.
 LEAST_STEP, MOST_STEP = 1.04, 1.6
-# Memory may be in use that nobody knows of, such as what timing the ops left behind, and the place
-# of each tensor depends on it. It begins so far in, as shares of the budget; a plan has room only
-# if it has room with each.
-HOLES = (0.0, 0.01, 0.02, 0.035, 0.05, 0.07)
-# Its size: at most this share of the budget, and as much as is known to be there once more (the
-# next batch, say), up to the second share.
-UNKNOWN, MOST_AGAIN = 0.05, 0.1
-# Shares of that size to try. The search for detours tries more, also with less than is known.
-SHARES = (1.0, 0.0)
-MORE_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0, -0.15, -0.3, -0.45, -0.6, -0.75)
-# It also tries scalars at the edge of what is free.
-CUT_BYTES = 2**10
-# If the free pieces are known: what may be in use of the largest, as shares of the budget.
-TAKEN = (0.0, 0.0005, 0.002, 0.005, 0.01)
 
 
 def fitted(
@@ -63,7 +50,7 @@ def fitted(
         budget_bytes = min(budget_bytes, plan.peak_bytes)
         budget_bytes = int(budget_bytes / _short(memory, _asked(trace, plan, scratch)))
     # In a forward pass alone, detours part ops that TensorFlow runs as one: other last bits.
-    for plan in reversed(tried) if strategy.takes_detours and not trace.is_forward else ():
+    for plan in reversed(tried) if not trace.is_forward else ():
         if any(other.finds_room == 1 for other in tried):
             break
         tried += _with_detours(problem, memory, plan)
@@ -88,10 +75,8 @@ def _with_detours(problem: Problem, memory: Memory, plan: Plan) -> Iterator[Plan
     on_disk = {index for index, tensor in enumerate(trace.tensors) if tensor.name in plan.on_disk}
     costs = replace(problem.costs, on_disk=frozenset(on_disk))
     problem = replace(problem, trace=trace, costs=costs)
-    more_arenas = [
-        make for cut_bytes in (0, CUT_BYTES) for make in _arenas(memory, MORE_SHARES, cut_bytes)
-    ]
-    for arenas in (_as_found(memory), more_arenas):
+    for cases in (IN_PIECES, SEARCHED):
+        arenas = list(cases.arenas(memory))
         detours = find(trace, actions, blocks, arenas, limit_bytes=memory.limit_bytes)
         changed = with_detours(trace, actions, detours)
         room = _had_room(memory, requests(trace, changed, blocks))
@@ -110,7 +95,7 @@ def _described(plan: Plan, problem: Problem, actions: Sequence[Action]) -> Plan:
     out_bytes = sum(
         trace.tensors[action.index].num_bytes
         for action in leaving
-        if not is_on_host(trace, action.inputs[0], swapped)
+        if not is_on_host(action.inputs[0], swapped)
     )
     in_bytes = sum(trace.tensors[action.index].num_bytes for action in leaving)
     in_use, times = problem.memory(actions), timeline(trace, actions, problem.costs)
@@ -139,12 +124,11 @@ def finds_room(trace: Trace, memory: Memory, plan: Plan, scratch: Mapping[int, i
 
 
 def _had_room(memory: Memory, asked: Sequence[Request]) -> float:
-    def share(arenas: Sequence[Callable[[], Arena]]) -> float:
-        return sum(plays(make(), asked) for make in arenas) / len(arenas)
+    def share(cases: MemoryCases) -> float:
+        return fmean(plays(make(), asked) for make in cases.arenas(memory))
 
-    at_start = share(list(_arenas(memory)))
-    in_free_pieces = _as_found(memory)
-    return (at_start + share(in_free_pieces)) / 2 if in_free_pieces else at_start
+    from_start = share(FROM_START)
+    return (from_start + share(IN_PIECES)) / 2 if memory.pieces else from_start
 
 
 def _short(memory: Memory, asked: Sequence[Request]) -> float:
@@ -160,35 +144,6 @@ def _short(memory: Memory, asked: Sequence[Request]) -> float:
             break
         times *= LEAST_STEP
     return times
-
-
-def _as_found(memory: Memory) -> list[Callable[[], Arena]]:
-    """Return makers of arenas in which as much is free as now, or a little less."""
-    arenas: list[Callable[[], Arena]] = []
-    for taken in TAKEN if memory.pieces else ():
-        *small, largest = memory.pieces
-        left = max(0, largest - int(taken * memory.limit_bytes))
-        arenas += [
-            partial(in_pieces, [*small, left], cut_bytes=cut_bytes) for cut_bytes in (0, CUT_BYTES)
-        ]
-    return arenas
-
-
-def _arenas(
-    memory: Memory, shares: Sequence[float] = SHARES, cut_bytes: int = 0
-) -> Iterator[Callable[[], Arena]]:
-    """Yield makers of the arenas that a step may begin in, with the holes of `HOLES`.
-
-    `shares` are those of the unknown memory in use; below 0, of the known memory that is gone.
-    """
-    again = min(memory.more_bytes, int(MOST_AGAIN * memory.limit_bytes))
-    unknown = again + int(UNKNOWN * memory.limit_bytes)
-    for hole in HOLES:
-        for share in shares:
-            changed = share * (unknown if share > 0 else memory.more_bytes)
-            begun = replace(memory, more_bytes=memory.more_bytes + int(changed))
-            hole_bytes = int(hole * memory.limit_bytes)
-            yield partial(at_start, begun, hole_bytes=hole_bytes, cut_bytes=cut_bytes)
 
 
 def _asked(trace: Trace, plan: Plan, scratch: Mapping[int, int]) -> list[Request]:

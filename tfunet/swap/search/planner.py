@@ -7,8 +7,7 @@ from typing import final
 from tfunet.swap.plan import split
 from tfunet.swap.plan.activations import from_outputs, reading_outputs
 from tfunet.swap.plan.diagnosis import at_peak, in_the_way, largest_op
-from tfunet.swap.plan.exact import compared, uncompressed, without_compared
-from tfunet.swap.plan.placement import swapped_bytes, total_bytes
+from tfunet.swap.plan.placement import total_bytes
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.plan.timeline import curve
 from tfunet.swap.search.decisions import best_outcome
@@ -39,8 +38,7 @@ class Planner(Strategy):
 
     def plan(self, problem: Problem) -> Plan:
         """Return the plan, as `Strategy.plan` says."""
-        trace, budget_bytes = without_compared(problem.trace), problem.budget_bytes
-        problem = replace(problem, trace=trace)
+        trace, budget_bytes = problem.trace, problem.budget_bytes
         all_kept = problem.weigh({})
         choices: list[list[str]] = [[]]
         if all_kept.peak_bytes > budget_bytes and not trace.is_forward:
@@ -84,14 +82,7 @@ class Planner(Strategy):
         slab_bytes = int(problem.budget_bytes * split.SLAB_SHARE) if tensors else 0
         cut = split.cut(problem.trace, tensors, slab_bytes=slab_bytes)
         ways = [way for way in self.allowed if way != "split"]
-        while True:
-            best = best_outcome(_cut_problem(problem, cut), ways)
-            as_they_are = compared(cut, best.decisions)
-            if not as_they_are:
-                break
-            problem = replace(problem, trace=uncompressed(problem.trace, as_they_are))
-            trace = uncompressed(cut.trace, as_they_are)
-            cut = replace(cut, trace=trace, whole=problem.trace)
+        best = best_outcome(_cut_problem(problem, cut), ways)
         if cut.chains:
             cut, best = _taller(problem, cut, best)
         plan = as_plan(problem, cut, best, all_kept)
@@ -141,11 +132,6 @@ def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) 
     peak_op, peak_tensors = at_peak(trace, best.actions, best.in_use, scratch)
     given_up = [*sorted(cut.on_host), *sorted(best.decisions.keys() - cut.on_host)]
     away = {tensor for tensor in given_up if best.decisions.get(tensor, "swap") == "swap"}
-    compressed_bytes = {
-        names[tensor]: trace.tensors[tensor].compressed_bytes
-        for tensor in sorted(away)
-        if trace.tensors[tensor].compressed_bytes
-    }
     on_host = away - best.on_disk
 
     def places(ops: Mapping[int, int]) -> dict[str, str]:
@@ -160,8 +146,6 @@ def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) 
             trace.ops[last].name: chain.height for last, chain in sorted(cut.chains.items())
         },
         on_disk=tuple(names[tensor] for tensor in sorted(best.on_disk)),
-        compression=problem.trace.compression if compressed_bytes else None,
-        compressed_bytes=compressed_bytes,
         budget_bytes=problem.budget_bytes,
         peak_bytes=best.peak_bytes,
         unlimited_peak_bytes=all_kept.peak_bytes,
@@ -170,8 +154,8 @@ def as_plan(problem: Problem, cut: split.Cut, best: Outcome, all_kept: Outcome) 
         peak_op=peak_op,
         peak_tensors=peak_tensors,
         host_bytes=total_bytes(problem.trace, on_host & cut.on_host)
-        + swapped_bytes(trace, on_host - cut.on_host),
-        disk_bytes=swapped_bytes(trace, best.on_disk),
+        + total_bytes(trace, on_host - cut.on_host),
+        disk_bytes=total_bytes(trace, best.on_disk),
         out_bytes=copied.out_bytes,
         in_bytes=copied.in_bytes,
         host_budget_bytes=tiers.host_bytes,

@@ -3,13 +3,13 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tfunet.graph.step import Trace
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.plan import Decision, Plan, Way
+from tfunet.swap.plan.plan import Decision, Plan
 from tfunet.swap.plan.schedule import Action, memory, schedule
 from tfunet.swap.plan.timeline import Moves, Timeline, moved, overlap, timeline
 
@@ -86,17 +86,7 @@ class Outcome:
 
 
 class Strategy(Protocol):
-    """Makes the plans of a training; `plan` is all that a strategy has to write itself.
-
-    Attributes:
-        needs_costs: Whether ops and copies are timed for every step. Otherwise they are timed only
-            for a step that may not fit.
-        takes_detours: Whether tensors of its plans may leave the device for a while more, where
-            TensorFlow's allocator finds no room otherwise (`tfunet.swap.arena.detours`).
-    """
-
-    needs_costs: ClassVar[bool] = False
-    takes_detours: ClassVar[bool] = True
+    """Makes the plans of a training; `plan` is all that a strategy has to write itself."""
 
     @abstractmethod
     def plan(self, problem: Problem) -> Plan:
@@ -116,11 +106,3 @@ class Strategy(Protocol):
         return replace(
             plan, wanted_host_bytes=wanted.host_bytes, wanted_peak_bytes=wanted.peak_bytes
         )
-
-    def for_forward_pass(self) -> "Strategy":
-        """Return the strategy for evaluations and predictions, which have no backward pass."""
-        return self
-
-    def check(self, *, plan: Plan | None, allowed: Sequence[Way], compression: str | None) -> None:
-        """Raise ValueError if an option of LargeModelSupport cannot be combined with this."""
-        return

@@ -15,7 +15,7 @@ from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.storage.disk import DiskFile, check_folder
 from tfunet.swap.storage.host import HostMemory, NumpyMemory, Tier, function_of, key_of
-from tfunet.swap.storage.tiers import CompressedTier, DiskTier, HostAndDisk
+from tfunet.swap.storage.tiers import DiskTier, HostAndDisk
 from tfunet.timing.stamps import Note
 
 
@@ -105,9 +105,7 @@ class Room:
         if plan.on_disk and self._file is not None and self._disk is not None:
             self._file.reserve(_sizes(plan, trace, graph), part=function_of(graph))
             tier = HostAndDisk(self.host, self._disk, plan.on_disk)
-        if plan.compression is None:
-            return tier
-        return CompressedTier(tier, plan.compression, plan.compressed_bytes)
+        return tier
 
     def explained(self) -> WriteError | None:
         """Return the error of the disk in the middle of a step; None where there was none."""
@@ -124,10 +122,10 @@ class Room:
 
 def _sizes(plan: Plan, trace: Trace, graph: tf.Graph) -> dict[str, int]:
     # Where the trace has a batch of unknown size, the plan still knows the largest.
-    sizes = {tensor.name: tensor.stored_bytes for tensor in trace.tensors}
-    planned = {**plan.tensor_bytes, **plan.compressed_bytes}
+    sizes = {tensor.name: tensor.num_bytes for tensor in trace.tensors}
     return {
-        key_of(graph, name): max(sizes.get(name, 0), planned.get(name, 0)) for name in plan.on_disk
+        key_of(graph, name): max(sizes.get(name, 0), plan.tensor_bytes.get(name, 0))
+        for name in plan.on_disk
     }
 
 

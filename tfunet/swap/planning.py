@@ -1,4 +1,4 @@
-"""Makes the plan of a traced step: times its ops, then asks the strategy for what fits."""
+"""Plans a traced step: times its ops, asks the strategy for what fits, and follows the plan."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,8 @@ from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import memory as memory_of
 from tfunet.swap.plan.schedule import schedule
 from tfunet.swap.report import text
-from tfunet.swap.search.applied import as_planned, cut_as_planned
+from tfunet.swap.rewrite import rewrite
+from tfunet.swap.search.applied import as_planned, cut_as_planned, scheduled
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.strategy import Problem, Strategy
 from tfunet.swap.storage.room import Room
@@ -43,7 +44,6 @@ def make_plan(
     arguments from `strategy` on are described at `tfunet.swap.LargeModelSupport`; `say` is told
     before a planning that may take long.
     """
-    strategy = strategy.for_forward_pass() if trace.is_forward else strategy
     tiers = room.left(ops[0].graph, ops[0].device)
     costs = Costs(
         op_seconds=[0.0] * len(ops),
@@ -56,7 +56,7 @@ def make_plan(
     # Training has timed most ops of an evaluation already.
     known = timed if trace.is_forward else {}
     needed_bytes = int(memory_of(trace, schedule(trace, {})).max(initial=0))
-    is_near = strategy.needs_costs or needed_bytes > FAR * memory.step_bytes
+    is_near = needed_bytes > FAR * memory.step_bytes
     if is_near:
         say(text.planning_line(trace, memory.limit_bytes))
         with tf.init_scope():
@@ -83,6 +83,27 @@ def make_plan(
         plan = best(replace(problem, costs=costs), plan.budget_bytes)
     timed |= known
     return plan
+
+
+def follow(
+    plan: Plan,
+    trace: Trace,
+    ops: Sequence[tf.Operation],
+    handles: Sequence[tf.Tensor],
+    room: Room,
+    threshold_bytes: int,
+) -> None:
+    """Make the graph of a step, as `as_planned` returns it, run as a plan says."""
+    cut = cut_as_planned(trace, plan)
+    rewrite.follow(
+        cut,
+        ops,
+        handles,
+        plan,
+        scheduled(cut.trace, plan),
+        tier=room.tier(plan, trace, ops[0].graph, ops[0].device),
+        threshold_bytes=threshold_bytes,
+    )
 
 
 def _as_found(memory: Memory, trace: Trace, *, has_margin: bool, is_near: bool) -> Memory:
