@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from keras import layers
 from staged_models import orders_of
+from staged_step import StagedStep
 
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.schedules import gpipe, one_f_one_b
-from tfunet.pipeline.step import StagedStep
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -15,10 +15,10 @@ from staged_models import (
     loss,
     traced,
 )
+from staged_step import StagedStep
 
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.schedules import gpipe, one_f_one_b
-from tfunet.pipeline.step import StagedStep
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -20,7 +20,8 @@ from tfunet.learning.averaging import instead_of_apply
 from tfunet.parallel.feed import fed_groups, parts_of
 from tfunet.parallel.mesh import part_bounds
 from tfunet.training.attempt import Attempt
-from tfunet.training.network import Network, on_devices
+from tfunet.training.network import Network
+from tfunet.training.placing import on_devices
 from tfunet.training.run_data import RunData
 from tfunet.training.state import MetricState
 from tfunet.training.step import make_step, tile_work
@@ -247,9 +248,7 @@ def _look(backend: Backend, network: Network, image: tf.Tensor) -> tf.Tensor:
     def forward(given: tf.Tensor) -> tf.Tensor:
         return model(given, training=False) if stages is None else stages.predict(given)
 
-    if network.split is not None:
-        return on_devices(backend, network.split)(forward, image)
-    return backend.run(lambda: forward(image))[0]
+    return on_devices(backend, network.split, forward, image)
 
 
 def _gathered(

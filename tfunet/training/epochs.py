@@ -231,7 +231,7 @@ class Trainer:
             mean_loss = float(output["logs"]["loss"].numpy().sum())
         progress.step_seconds.append(time.perf_counter() - since)
         if self.network.stages is not None:
-            self.network.stages.note(progress.step_seconds[-1])
+            self.network.stages.log.note(progress.step_seconds[-1])
         progress.step += 1
         attempt.begin(f"callbacks after step {progress.step}")
         # Keras's logs are means since the epoch began; this step's loss is the difference.
