@@ -1,4 +1,3 @@
-import json
 import math
 from dataclasses import fields
 
@@ -143,13 +142,6 @@ def test_json_gives_the_same_configuration_back():
         balance=("first", "second"),
     )
     assert from_json(config.to_json()) == config
-
-
-def test_record_from_before_augmentation_is_read():
-    values = json.loads(RunConfig().to_json())
-    del values["augmentation"]
-    old = json.dumps({**values, "flips": False})
-    assert from_json(old) == RunConfig(augmentation={"flips": False})
 
 
 def test_every_key_stands_in_one_section_and_says_what_it_is():

@@ -199,14 +199,6 @@ class RunConfig(
         return values
 
 
-def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an older record under today's keys."""
-    now = dict(values)
-    if "flips" in now:
-        now["augmentation"] = {"flips": now.pop("flips")}
-    return now
-
-
 def from_json(text: str) -> RunConfig:
     """Return the configuration that `RunConfig.to_json` wrote."""
     return config_of_record(json.loads(text))
@@ -220,7 +212,7 @@ def _recorded() -> type[msgspec.Struct]:
 
 def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
     """Return the configuration that a record holds; raise FieldError for a wrong key or type."""
-    values = upgraded(recorded)
+    values = dict(recorded)
     try:
         # All fields at once: a sweep has thousands of configurations.
         msgspec.convert(values, _recorded())
