@@ -220,16 +220,23 @@ def own_variables(
         entries=entries,
         num_weights=len(weights),
         optimizers=optimizers,
-        common={
-            stage: [
-                (own.variable, entry.variable)
-                for own, entry in zip(states[stage], states[first], strict=True)
-                if entry.stage is None
-            ]
-            for stage in states
-            if stage != first
-        },
+        common=_common(states, first),
     )
+
+
+def _common(
+    states: Mapping[int, Sequence[StageVariable]], first: int
+) -> dict[int, list[tuple[Any, Any]]]:
+    """Return the states of each other stage that belong to no variable, with the first one's."""
+    return {
+        stage: [
+            (own.variable, entry.variable)
+            for own, entry in zip(states[stage], states[first], strict=True)
+            if entry.stage is None
+        ]
+        for stage in states
+        if stage != first
+    }
 
 
 def owners_of(

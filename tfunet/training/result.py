@@ -91,9 +91,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     median = float(np.median(steady)) if steady else None
     pairs = [turn[:2] for turn in measured.turns]
     energy = progress.energy or {}
-    checks = {"weights": True, "scores": True}
-    if not config.synthetic:
-        checks["samples"] = True
+    checks = dict.fromkeys(("weights", "scores", *(() if config.synthetic else ("samples",))), True)
     errors = {name: progress.logs[f"val_mae_{name}"] for name in data.task.source.targets}
     return {
         "backend": config.backend,

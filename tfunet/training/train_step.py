@@ -121,18 +121,23 @@ def look_at_step(
             f"This one applies {len(applied.trained)}, up to {applied.most_calls} times: what "
             "follows the first would not see its weights. Leave out accumulation."
         )
-    optimizers = [optimizer for optimizer, _ in applied.trained]
     with backend.scope():
-        for optimizer, variables in applied.trained:
-            if not optimizer.built:
-                optimizer.build(variables)
+        return _used(model, applied.trained, graph)
+
+
+def _used(
+    model: keras.Model, applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]], graph: Any
+) -> Used:
+    """Build the optimizers that a traced step applies; return what it applies and uses."""
+    for optimizer, variables in applied:
+        if not optimizer.built:
+            optimizer.build(variables)
+    optimizers = [optimizer for optimizer, _ in applied]
     further = [optimizer for optimizer in optimizers if optimizer is not model.optimizer]
     held = _Distinct(model.optimizer)
     for variable in (*model.variables, *model.optimizer.variables):
         held.add(variable)
-    trained = [
-        variable for _, variables in applied.trained for variable in variables if held.add(variable)
-    ]
+    trained = [variable for _, variables in applied for variable in variables if held.add(variable)]
     others = [
         variable for optimizer in further for variable in optimizer.variables if held.add(variable)
     ]
