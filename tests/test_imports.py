@@ -12,6 +12,7 @@ from paths import ROOT
 # Each room may import the rooms of the rows above its own, and nothing beside it or below. A room
 # is a folder, or a module that lies in tfunet/ itself.
 FLOORS = (
+    ("inside",),
     ("files", "geometry"),
     ("exit_codes", "config"),
     ("record", "backend"),

@@ -17,12 +17,7 @@ from tfunet.pipeline.schedules import gpipe, one_f_one_b
 from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.training.stage_cut import check_graph
 
-pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    keras.utils.set_random_seed(0)
+pytestmark = pytest.mark.usefixtures("float64", "seeded")
 
 
 def images_of(*shape):

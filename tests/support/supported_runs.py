@@ -16,7 +16,7 @@ import pytest
 from kinds import KINDS, batches
 from paths import ROOT
 
-from tfunet.machine.device import uses_onednn
+from tfunet.inside.of_tensorflow import uses_onednn
 from tfunet.swap import LargeModelSupport
 
 

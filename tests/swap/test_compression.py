@@ -13,7 +13,7 @@ from strategies import Fixed, swapped_plan
 
 from tfunet.config.run import RunConfig
 from tfunet.graph.reader import read
-from tfunet.machine.device import uses_onednn
+from tfunet.inside.of_tensorflow import uses_onednn
 from tfunet.record import RunFolder
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile

@@ -24,6 +24,7 @@ from tfunet.geometry.pointwise import (
 )
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
+from tfunet.inside.of_keras import readers_of
 from tfunet.parallel.border_rules import cropped, padded, zero_padded
 from tfunet.parallel.convolution import can_be_corrected, corrected_convolution
 from tfunet.parallel.group import Borders, SampleGroup, cut_rows
@@ -354,8 +355,7 @@ def _width_ahead(group: SampleGroup, op: Any, part: Part) -> int:
     bounds, rank = part.bounds[axis] or (), len(part.bounds) + 2
     following, seen, width = [op], {id(op)}, 0
     while following:
-        for node in following.pop()._outbound_nodes:
-            consumer = node.operation
+        for consumer in readers_of(following.pop()):
             if id(consumer) in seen:
                 continue
             seen.add(id(consumer))

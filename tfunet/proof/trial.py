@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.backend import Launch
 from tfunet.data.pipeline import truth_of
+from tfunet.inside.of_keras import all_layers, seed_generators
 from tfunet.learning.pass_states import changed_by_passes
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
@@ -63,7 +64,7 @@ class Trial:
         Returns whether it was not left out before.
         """
         number = operation + 1  # The model itself comes first among its layers.
-        layers = list(self.network.model._flatten_layers())
+        layers = all_layers(self.network.model)
         if not is_random or number >= len(layers) or number in self.left_out:
             return False
         self.left_out[number] = DRAWS
@@ -204,8 +205,8 @@ class Trial:
         """
         before, whole = self.compared
         network = self.whole(before)
-        layers = [one for one in network.model._flatten_layers() if not has_inner(one)]
-        of_layers = {id(each.state) for layer in layers for each in layer._seed_generators}
+        layers = [one for one in all_layers(network.model) if not has_inner(one)]
+        of_layers = {id(each.state) for layer in layers for each in seed_generators(layer)}
         for variable in network.variables:
             value = keras.ops.convert_to_numpy(variable.value)
             # What random numbers are drawn from is a vector of whole numbers.

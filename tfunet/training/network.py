@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.config.run import RunConfig
 from tfunet.data.pipeline import truth_of
+from tfunet.inside.of_keras import compiled_metrics
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.own_metric import of_batches
@@ -164,11 +165,12 @@ def complete(
     if split is not None:
         sizes = math.prod(batch["image"].shape[1:]) + math.prod(checked.output_shape)
         split_own_methods(model, split, sizes * tf.float32.size)
-    if model._compile_metrics is not None or len(getattr(model, "outputs", None) or ()) != 1:
+    if compiled_metrics(model) is not None or len(getattr(model, "outputs", None) or ()) != 1:
         with placing.scope(), placed.looking():
             make_metrics(model, batch["image"], truth_of(batch), config.metrics)
     ready = placed.ready(batch)
-    metrics = model._compile_metrics.metrics if model._compile_metrics else ()
+    compiled = compiled_metrics(model)
+    metrics = compiled.metrics if compiled else ()
     if split is not None:
         split_metrics(metrics, split)
     if data.tiles is not None:

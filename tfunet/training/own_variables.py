@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.config.run import RunConfig
+from tfunet.inside.of_keras import free_value, give_value, has_value, make_value
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.schedules import homes
@@ -31,21 +32,20 @@ def keep_own(variables: Sequence[Any], owners: Mapping[int, int], stage: int) ->
     """
     for variable in variables:
         if owners[id(variable)] != stage:
-            variable._value = None
-            variable._initializer = Elsewhere(variable.path, owners[id(variable)])
-        elif variable._value is None:
-            variable._deferred_initialize()
+            free_value(variable, Elsewhere(variable.path, owners[id(variable)]))
+        elif not has_value(variable):
+            make_value(variable)
 
 
 def place_own(variables: Sequence[Any], owners: Mapping[int, int], devices: Sequence[str]) -> None:
     """Move variables to the devices of their stages; make those that have no value yet there."""
     for variable in variables:
-        value = None if variable._value is None else tf.identity(variable.value)
+        value = tf.identity(variable.value) if has_value(variable) else None
         with tf.device(devices[owners[id(variable)]]):
             if value is None:
-                variable._deferred_initialize()
+                make_value(variable)
             else:
-                variable._initialize(tf.identity(value))
+                give_value(variable, tf.identity(value))
 
 
 def num_slots(optimizer: keras.Optimizer) -> int:

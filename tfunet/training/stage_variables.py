@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.exit_codes import CheckFailedError
+from tfunet.inside.of_keras import give_value
 from tfunet.parallel.mesh import Mesh
 
 
@@ -156,7 +157,7 @@ class StageVariables:
             if entry.stage:
                 value = self._from_stage(entry)
                 if self.topology.is_chief:
-                    entry.variable._initialize(tf.constant(value))
+                    give_value(entry.variable, tf.constant(value))
 
     @property
     def _num_holders(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.inside.of_keras import clipping_by, clipping_of, compiled_metrics, loss_tracker
 from tfunet.learning.averaging import Switch
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.network import SplitNetwork
@@ -177,9 +178,8 @@ class StagedNetwork:
                 state.assign(common)
             if pairs:
                 # Keras would clip by the norm of this stage.
-                object.__setattr__(optimizer, "_clip_gradients", clipped)
-                optimizer.apply(*map(list, zip(*pairs, strict=True)))
-                object.__delattr__(optimizer, "_clip_gradients")
+                with clipping_by(optimizer, clipped):
+                    optimizer.apply(*map(list, zip(*pairs, strict=True)))
             else:  # Keras would count no step.
                 optimizer.iterations.assign_add(1)
 
@@ -199,10 +199,10 @@ class StagedNetwork:
             # The stages of one process share the metrics.
             if self._is_alone or stage.is_last:
                 num_devices = self._attempt.mesh.parts if self._is_alone else 1
-                model._loss_tracker.update_state(value, sample_weight=num_samples / num_devices)
-            if model._compile_metrics is not None:
+                loss_tracker(model).update_state(value, sample_weight=num_samples / num_devices)
+            if (metrics := compiled_metrics(model)) is not None:
                 for truth, output in seen:
-                    model._compile_metrics.update_state(truth, output)
+                    metrics.update_state(truth, output)
             logs = model.get_metrics_result()
         if self._is_alone:
             self.log.forecast(logs)
@@ -218,7 +218,7 @@ class StagedNetwork:
     ) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
         """Return what clips a stage's gradients as Keras does, by the norm over all stages."""
         if limit is None or not clips(limit):
-            return self._owned.optimizers[stage.number]._clip_gradients
+            return clipping_of(self._owned.optimizers[stage.number])
         dtype = keras.config.floatx()
         squares = [
             tf.reduce_sum(tf.cast(gradient, dtype) ** 2)

@@ -40,6 +40,7 @@ from tfunet.graph.edits import (
 from tfunet.graph.regrouped import PRODUCTS, SUMS
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
 from tfunet.graph.window_axes import FILTER_GRADIENTS
+from tfunet.inside.of_tensorflow import add_control_inputs, set_input
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
@@ -246,10 +247,10 @@ class _Follower:
     def _read_restored(self, action: Action) -> None:
         for position, copy in enumerate(action.inputs):
             if copy[1]:
-                self._ops[action.index]._update_input(position, self._restored[copy])
+                set_input(self._ops[action.index], position, self._restored[copy])
                 if action.index in self._of_bias and position == 2:
                     of_bias = self._ops[self._of_bias[action.index]]
-                    of_bias._update_input(0, self._restored[copy])
+                    set_input(of_bias, 0, self._restored[copy])
 
     def _order(self, at: int) -> None:
         """Make a large op wait for what the schedule has before it."""
@@ -275,10 +276,10 @@ class _Follower:
         batch = _batch_alone(self._trace, at) if self._is_placed and not in_turn else None
         if batch is not None:
             # Otherwise what a loss makes of the mask would take memory from the beginning on.
-            op._update_input(batch, identity(op.inputs[batch], self._previous))
+            set_input(op, batch, identity(op.inputs[batch], self._previous))
         if is_fixed:
             if not is_end and (waits := [*before, *gone]):
-                op._update_input(0, identity(op.inputs[0], waits))
+                set_input(op, 0, identity(op.inputs[0], waits))
             if not is_part:
                 self._previous = [done(op)]
             return
@@ -295,9 +296,9 @@ class _Follower:
         if described.kind not in FUSED:
             before += gone
         elif waits := [*gone, *(after if self._is_placed and described.kind != "BiasAdd" else ())]:
-            op._update_input(0, identity(op.inputs[0], waits))
+            set_input(op, 0, identity(op.inputs[0], waits))
         if before:
-            op._add_control_inputs(before)
+            add_control_inputs(op, before)
 
     def _gone_before(self, at: int, *, is_fixed: bool) -> list[tf.Operation]:
         """Return the copies to the host that an op waits for, and the serialized op before it."""
@@ -367,9 +368,9 @@ def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[t
     apart from the biases before them, as the gradients did while they read the inputs."""
     for op, described in zip(ops, trace.ops, strict=True):
         if described.instead >= 0 and described.inputs[1] == described.instead:
-            op._update_input(1, handles[described.instead])
+            set_input(op, 1, handles[described.instead])
         if described.kind == "LeakyRelu" and described.inputs[0] in trace.parted:
-            op._update_input(0, apart(op.inputs[0]))
+            set_input(op, 0, apart(op.inputs[0]))
 
 
 def _freed(actions: Sequence[Action]) -> set[int]:
