@@ -116,14 +116,19 @@ def look_at_step(
             f"{', '.join(unbuilt)} have no weights before the step, which cannot make them: give "
             "them a keras.Input, or call them once in the function that builds the model."
         ) from error
+    _check_can_accumulate(applied, accumulation)
+    with backend.scope():
+        return _used(model, applied.trained, graph)
+
+
+def _check_can_accumulate(applied: "_Applied", accumulation: int) -> None:
+    """Raise ValueError for a step that cannot be cut into so many passes."""
     if accumulation > 1 and (len(applied.trained) != 1 or applied.most_calls != 1):
         raise ValueError(
             f"accumulation={accumulation} needs a train_step that applies one optimizer, once. "
             f"This one applies {len(applied.trained)}, up to {applied.most_calls} times: what "
             "follows the first would not see its weights. Leave out accumulation."
         )
-    with backend.scope():
-        return _used(model, applied.trained, graph)
 
 
 def _used(
