@@ -15,13 +15,12 @@ from tfunet.training.afterwards import measure
 from tfunet.training.attempt import start
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.epochs import Trainer
-from tfunet.training.network import build
+from tfunet.training.network import build, placing_of
 from tfunet.training.own_faults import own_faults
 from tfunet.training.progress import resume
 from tfunet.training.result import write_result
 from tfunet.training.run_data import open_data
 from tfunet.training.shown_cases import keep_shown_cases
-from tfunet.training.stages import build_in_stages
 
 
 @own_faults()
@@ -53,8 +52,7 @@ def run(
     """
     attempt = start(config, backend, path, begin)
     data = open_data(attempt)
-    in_stages = config.stages > 1
-    network = build_in_stages(attempt, data, layer_times) if in_stages else build(attempt, data)
+    network = build(attempt, data, placing_of(attempt, data, layer_times))
     proved = prove(attempt, data, network)
     all_callbacks = Callbacks(attempt, callbacks)
     resumed = resume(attempt, network)

@@ -10,7 +10,7 @@ from tf_native.mirrored import MirroredBackend
 from tfunet.geometry.reach import Reach
 from tfunet.learning import pass_states
 from tfunet.parallel import losses, rules, window_inputs
-from tfunet.training import network, staged_network, tiling
+from tfunet.training import staged_network, tiling, whole
 from tfunet.training.state import MetricState
 
 
@@ -31,7 +31,7 @@ def each_pass_changes_states(patch):
 
 
 def replicas_share_terms(patch):
-    patch.setattr(network, "keep_terms_apart", lambda _: None)
+    patch.setattr(whole, "keep_terms_apart", lambda _: None)
 
 
 class Short(Reach):

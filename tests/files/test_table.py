@@ -46,19 +46,6 @@ def test_absent_table_has_no_rows(tmp_path):
     assert read_rows(tmp_path / "steps.csv") == []
 
 
-def test_table_of_an_earlier_version_with_fewer_columns_is_continued(tmp_path):
-    path = tmp_path / "epochs.csv"
-    with Table(path, ("epoch", "loss", "=name")) as table:
-        table.append({"epoch": 1, "loss": 0.5, "=name": "=x, y"})
-        table.append({"epoch": 2, "loss": 0.25, "=name": ""})
-    with Table(path, ("epoch", "loss", "val_hd95", "=name"), last=1) as table:
-        table.append({"epoch": 2, "loss": 0.125, "val_hd95": 3.0, "=name": "z"})
-    assert [list(row.values()) for row in read_rows(path)] == [
-        ["1", "0.5", "", "=x, y"],
-        ["2", "0.125", "3.0", "z"],
-    ]
-
-
 def test_table_of_other_columns_is_not_continued(tmp_path):
     path = tmp_path / "epochs.csv"
     Table(path, ("epoch", "loss")).close()

@@ -7,6 +7,7 @@ import pytest
 
 from tfunet.data.early_checks import OF_WHOLE_SAMPLES
 from tfunet.learning import LOSSES, losses
+from tfunet.learning.cldice import ClDice
 from tfunet.learning.own_part import check_adds_up
 
 
@@ -62,7 +63,7 @@ def test_means_over_pixels_add_up(loss, rank):
     "loss",
     [
         *(losses.Dice(), losses.DiceCrossEntropy(), losses.Tversky(), losses.TopKCrossEntropy()),
-        *(losses.DiceTopKCrossEntropy(), losses.ClDice(), Uneven(), Unsteady(), AtBorders()),
+        *(losses.DiceTopKCrossEntropy(), ClDice(), Uneven(), Unsteady(), AtBorders()),
     ],
     ids=lambda loss: type(loss).__name__,
 )

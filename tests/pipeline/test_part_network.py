@@ -152,8 +152,8 @@ def together(name, mesh, schedule, micro_batches, *, recompute=False, halo=as_it
         numbers = {id(variable): at for at, variable in enumerate(model.variables)}
         held = {
             numbers[id(variable)]: variable.numpy()
-            for step in stage.steps.values()
-            for variable in (*step.variables, *step.states)
+            for chunk in stage.chunks.values()
+            for variable in (*chunk.variables, *chunk.states)
         }
         return held, values, predicted
 

@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from staged_step import StagedStep
 
 from tfunet.config.run import RunConfig
+from tfunet.pipeline.chunk import chunks_of
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.schedules import gpipe, one_f_one_b
 from tfunet.pipeline.statistics import batch_normalizations
-from tfunet.pipeline.step import StagedStep
 from tfunet.training.stage_cut import check_graph
 
-pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    keras.utils.set_random_seed(0)
+pytestmark = pytest.mark.usefixtures("float64", "seeded")
 
 
 def images_of(*shape):
@@ -201,11 +197,11 @@ def test_what_cannot_be_deferred_is_refused_by_name():
     ):
         graph = read_network(keras.Model(image, layer(layers.Conv2D(2, 1)(image))))
         check_graph(graph, RunConfig(backend="horovod", stages=2))
-        StagedStep(graph, [0, 1, 2])
+        chunks_of(graph, [0, 1, 2])
         with pytest.raises(ValueError, match=words):
             check_graph(graph, config)
         with pytest.raises(ValueError, match=words):
-            StagedStep(graph, [0, 1, 2], deferred=True)
+            chunks_of(graph, [0, 1, 2], deferred=True)
     model = keras.Model(image, Masked()(image))
     with pytest.raises(ValueError, match="'part' normalises a batch with a mask"):
         run(model, [0, 1], gpipe(1, 2), images_of(4, 6, 6, 2), deferred=True)

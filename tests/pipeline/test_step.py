@@ -24,17 +24,13 @@ from staged_models import (
     traced,
     whole,
 )
+from staged_step import StagedStep
 
+from tfunet.pipeline.chunk import chunks_of
 from tfunet.pipeline.network import read_network
-from tfunet.pipeline.schedules import Action, gpipe, one_f_one_b
-from tfunet.pipeline.step import StagedStep
+from tfunet.pipeline.schedules import gpipe, one_f_one_b
 
-pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    keras.utils.set_random_seed(0)
+pytestmark = pytest.mark.usefixtures("float64", "seeded")
 
 
 @pytest.mark.parametrize(
@@ -113,17 +109,11 @@ def test_what_cannot_be_cut_is_refused_by_name():
     model = shared_layer()
     network = read_network(model)
     with pytest.raises(ValueError, match="'again' shares the variable"):
-        StagedStep(network, [0, 1, len(network.nodes)])
-    images, targets = data(model)
-    with pytest.raises(ValueError, match="4 samples cannot be cut into 3 micro-batches"):
-        StagedStep(network, [0, 2, len(network.nodes)]).run(gpipe(2, 3), [images], targets, loss)
-    turned = [(Action("backward", 0, 0), Action("forward", 0, 0)), (Action("forward", 1, 0),)]
-    with pytest.raises(ValueError, match="for ever"):
-        StagedStep(network, [0, 2, len(network.nodes)]).run(turned, [images], targets, loss)
+        chunks_of(network, [0, 1, len(network.nodes)])
     image = keras.Input((8, 8, 3))
     layer = layers.Conv2D(3, 1, activity_regularizer="l2", name="twice")
     with pytest.raises(ValueError, match="'twice' is called 2 times"):
-        StagedStep(read_network(keras.Model(image, layer(layer(image)))), [0, 2])
+        chunks_of(read_network(keras.Model(image, layer(layer(image)))), [0, 2])
 
 
 def test_models_that_are_no_graph_or_pass_masks_are_refused():

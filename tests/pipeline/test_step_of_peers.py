@@ -6,17 +6,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 from staged_models import orders_of
+from staged_step import StagedStep
 
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.schedules import gpipe, one_f_one_b
-from tfunet.pipeline.step import StagedStep
 
-pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    keras.utils.set_random_seed(0)
+pytestmark = pytest.mark.usefixtures("float64", "seeded")
 
 
 # torchgpipe's test of a skip from the first to the third of three convolutions, in three

@@ -15,17 +15,12 @@ from staged_models import (
     loss,
     traced,
 )
+from staged_step import StagedStep
 
 from tfunet.pipeline.network import read_network
 from tfunet.pipeline.schedules import gpipe, one_f_one_b
-from tfunet.pipeline.step import StagedStep
 
-pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    keras.utils.set_random_seed(0)
+pytestmark = pytest.mark.usefixtures("float64", "seeded")
 
 
 class Shaken(layers.Layer):

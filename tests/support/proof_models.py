@@ -56,6 +56,28 @@ def dropped(*, image_shape, num_classes):
     return simple(image_shape, num_classes, [layers.Dropout(0.3)])
 
 
+def slow(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [layers.BatchNormalization(momentum=0.999)])
+
+
+class WithoutConfig(layers.Layer):
+    """Takes what no configuration of it would have."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def get_config(self):
+        raise NotImplementedError
+
+    def call(self, inputs):
+        return self.factor * inputs
+
+
+def without_config(*, image_shape, num_classes):
+    return simple(image_shape, num_classes, [WithoutConfig(2.0)])
+
+
 def normalized(*, image_shape, num_classes):
     return simple(image_shape, num_classes, [layers.BatchNormalization(name="norm")])
 

@@ -1,5 +1,7 @@
 """Proofs of steps on several logical CPUs, in a process that keeps them: they are set only once."""
 
+import contextlib
+import io
 import multiprocessing
 import os
 import shutil
@@ -70,9 +72,8 @@ def proof(settings, fault=None):
     from tfunet.performance.layer_costs import layer_times
     from tfunet.proof.prove import prove
     from tfunet.training.attempt import start
-    from tfunet.training.network import build
+    from tfunet.training.network import build, placing_of
     from tfunet.training.run_data import open_data
-    from tfunet.training.stages import build_in_stages
 
     config = config_of(settings)
     with pytest.MonkeyPatch.context() as patch:
@@ -80,14 +81,31 @@ def proof(settings, fault=None):
             fault(patch)
         attempt = start(config, _backend(config), tempfile.mkdtemp(dir=_folder()), lambda *_: None)
         data = open_data(attempt)
-        if config.stages > 1:
-            network = build_in_stages(attempt, data, layer_times)
-        else:
-            network = build(attempt, data)
+        network = build(attempt, data, placing_of(attempt, data, layer_times))
         try:
             return prove(attempt, data, network)
         except CheckFailedError as error:
             return str(error)
+
+
+def built(settings):
+    """Return what a run says while its network is made, or why it cannot be made.
+
+    No layer is measured: a run in stages needs `balance`.
+    """
+    from tfunet.training.attempt import start
+    from tfunet.training.network import build, placing_of
+    from tfunet.training.run_data import open_data
+
+    config, said = config_of(settings), io.StringIO()
+    attempt = start(config, _backend(config), tempfile.mkdtemp(dir=_folder()), lambda *_: None)
+    data = open_data(attempt)
+    try:
+        with contextlib.redirect_stdout(said):
+            build(attempt, data, placing_of(attempt, data, None))
+    except ValueError as error:
+        return str(error)
+    return said.getvalue()
 
 
 def trained(settings):

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
+from staged_step import StagedStep
 
 from tfunet.models import unet
 from tfunet.pipeline.chain import Chain, ChainLayer
 from tfunet.pipeline.schedules import gpipe, one_f_one_b
 from tfunet.pipeline.simulation import Work, scheduled
-from tfunet.pipeline.step import StagedStep
 
 BATCH, MICRO_BATCHES = 4, 4
 

@@ -17,7 +17,7 @@ from kinds import KINDS, batches
 from paths import ROOT
 from strategies import AllThatMayGo
 
-from tfunet.machine.device import uses_onednn
+from tfunet.inside.of_tensorflow import uses_onednn
 from tfunet.swap import LargeModelSupport
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from kinds import KINDS, batches
 
+from tfunet.inside.of_tensorflow import uses_onednn
 from tfunet.machine import device
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
@@ -52,7 +53,7 @@ def test_it_says_that_planning_begins_and_once_that_onednn_is_off(monkeypatch, c
     begins = [line for line in lines if "planning a training step of" in line]
     assert (lines[0], len(begins)) == (begins[0], 2)
     off = [at for at, line in enumerate(lines) if "TF_ENABLE_ONEDNN_OPTS=1 before" in line]
-    assert off == ([] if device.uses_onednn() else [1])
+    assert off == ([] if uses_onednn() else [1])
     # Who chose to do without it is not told.
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert not device.lacks_onednn()

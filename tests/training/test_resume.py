@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from paths import ROOT, SUPPORT
 
-from tfunet import record
 from tfunet.backend import Launch
 from tfunet.config.run import RunConfig
+from tfunet.files.atomic import PARTIAL
 from tfunet.files.table import read_rows
 from tfunet.loop import run
 from tfunet.record import RunFolder
@@ -110,9 +110,9 @@ def test_after_a_power_cut_in_a_checkpoint_the_older_one_is_used(tmp_path, capsy
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **same_arithmetic}
     ended = subprocess.run(command, env=environment, start_new_session=True, timeout=500)
     assert ended.returncode == -signal.SIGKILL
-    halves = list((tmp_path / "cut").glob(f"{record.PARTIAL}*"))
+    halves = list((tmp_path / "cut").glob(f"{PARTIAL}*"))
     assert [path.name.endswith(checkpoint.NAME) for path in halves] == [True]
-    with record.RunFolder(tmp_path / "cut").locked():  # As all do that start a run.
+    with RunFolder(tmp_path / "cut").locked():  # As all do that start a run.
         again = run(config(tmp_path), SingleDevice(Launch()), tmp_path / "cut")
     assert not any(path.exists() for path in halves)
     assert "Going on from step 2 of 4." in capsys.readouterr().out

@@ -23,6 +23,7 @@ from tfunet.single_device import SingleDevice
 from tfunet.training import saving
 from tfunet.training.checks import make_fingerprint
 from tfunet.training.held import EveryVariable
+from tfunet.training.own_variables import build_optimizer, keep_own, num_slots, own_variables
 from tfunet.training.stage_cut import (
     best_balance,
     check_graph,
@@ -30,15 +31,9 @@ from tfunet.training.stage_cut import (
     fitting_balance,
     named_cuts,
 )
-from tfunet.training.stage_variables import (
-    Entry,
-    StageVariables,
-    build_optimizer,
-    keep_own,
-    num_slots,
-    own_variables,
-)
-from tfunet.training.staged_network import batch_norm_of, clips
+from tfunet.training.stage_log import batch_norm_of
+from tfunet.training.stage_variables import StageVariable, StageVariables
+from tfunet.training.staged_network import clips
 
 # Far more than a loaded machine takes. Two that wait for each other for ever are found later.
 SECONDS = 400
@@ -140,7 +135,7 @@ class Together:
 def held_by(device, backend, model, mesh, begins="last"):
     owners = owned(model, mesh.stage_of(device), begins)
     weights = [
-        Entry(
+        StageVariable(
             variable=variable,
             stage=owners[id(variable)],
             shape=tuple(variable.shape),

@@ -13,6 +13,8 @@ from tfunet.files.typed import FieldError
 from tfunet.geometry.parts import check_split
 
 SCHEMA_VERSION = 1
+# Keys that earlier versions had, with the value for not given.
+GONE = (("swap_compression", None),)
 
 
 # The last base comes first in a dataclass: the model's keys lead config.json.
@@ -196,16 +198,6 @@ class RunConfig(
         return values
 
 
-def upgraded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an older record under today's keys."""
-    now = dict(values)
-    if "flips" in now:
-        now["augmentation"] = {"flips": now.pop("flips")}
-    if now.get("swap_compression", "") is None:
-        del now["swap_compression"]
-    return now
-
-
 def from_json(text: str) -> RunConfig:
     """Return the configuration that `RunConfig.to_json` wrote."""
     return config_of_record(json.loads(text))
@@ -213,7 +205,7 @@ def from_json(text: str) -> RunConfig:
 
 def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
     """Return the configuration that a record holds; raise FieldError for a wrong key or type."""
-    values = upgraded(recorded)
+    values = {key: value for key, value in recorded.items() if (key, value) not in GONE}
     if unknown := [name for name in values if name not in RunConfig.__dataclass_fields__]:
         raise FieldError(
             f"{unknown[0]!r:.60} is no key of this version of tfunet. Use the version that wrote it"

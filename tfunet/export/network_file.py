@@ -25,6 +25,7 @@ from tfunet.exit_codes import CheckFailedError
 from tfunet.export.onnx_file import correct, frozen, unsupported_ops
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.graph.traced import traced
+from tfunet.inside.of_keras import all_layers
 from tfunet.learning.outputs import Outputs
 from tfunet.models.keras_errors import cause_line
 from tfunet.prediction.inputs import find_images, parts_of
@@ -225,7 +226,7 @@ def _check_ops(model: keras.Model, shape: tuple[int | None, ...]) -> None:
 
 def _layers_in_words(model: keras.Model, ops: Sequence[tuple[str, str]]) -> str:
     """Return "The layer 'a' (MyLayer) uses Igamma" for (name, type) of ops of its graph."""
-    layers = {layer.name: layer for layer in model._flatten_layers(include_self=False)}
+    layers = {layer.name: layer for layer in all_layers(model, include_self=False)}
     lines: dict[str, list[str]] = {}
     for name, kind in ops:
         # A scope is called as its layer; if the layer was called before, with a number.

@@ -11,9 +11,9 @@ from typing import Any, final
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from tfunet.graph.traced import traced
+from tfunet.inside.of_tensorflow import with_constants
 
 # Images have no more rows.
 LONGEST_SIDE = 2**12
@@ -39,7 +39,7 @@ def frozen(model: keras.Model, image: keras.KerasTensor) -> tuple[keras.Model, l
     """
     shape = tf.TensorSpec(image.shape, tf.float32)
     predicting = traced(lambda images: model(images, training=False)).get_concrete_function(shape)
-    graph = convert_variables_to_constants_v2(predicting)
+    graph = with_constants(predicting)
     if tables := [tensor.op.name for tensor in graph.inputs[1:]]:
         return model, tables
     return keras.Model(image, _Frozen(graph)(image)), []

@@ -103,12 +103,7 @@ def _rows_up_to(path: Path, columns: tuple[str, ...], last: int) -> str:
     if last < 1:
         return ""
     header, *rows = _complete_lines(path) or [""]
-    known = [text_of(cell) for row in csv.reader([header]) for cell in row]
-    if header != csv_line(columns) and known and {*known} < {*columns}:
-        # An earlier version wrote fewer.
-        filled = (dict(zip(known, map(text_of, row), strict=False)) for row in csv.reader(rows))
-        rows = [csv_line([row.get(column, "") for column in columns]) for row in filled]
-    elif header != csv_line(columns):
+    if header != csv_line(columns):
         raise ValueError(
             f"{path} has the columns {header.strip() or '(none)'}, but this run writes "
             f"{','.join(columns)}. Start the run in another folder."

@@ -1,6 +1,5 @@
 """The receptive field of a model, in input pixels, read from its graph."""
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from tfunet.geometry.pointwise import (
     is_pointwise_layer,
 )
 from tfunet.geometry.reach import Reach, kernel_reach, upsampling_reach
+from tfunet.inside.of_keras import calls_of, graph_of
 
 # The rows [begin, end) of a tensor that each output position needs, along one dimension.
 Rows = tuple[np.ndarray, np.ndarray]
@@ -126,9 +126,7 @@ def _needed(model: keras.Model, dimension: int) -> Rows:
         raise UnknownReachError(f"model {model.name!r}, whose output is no image")
     positions = np.arange(model.output.shape[1 + dimension])
     needed: dict[int, Rows] = {id(model.output): (positions, positions + 1)}
-    graph = model._functional if isinstance(model, keras.Sequential) else model
-    nodes = itertools.chain.from_iterable(graph._nodes_by_depth.values())
-    calls = Counter(id(node.operation) for node in nodes)
+    calls = Counter(id(call.operation) for call in calls_of(graph_of(model)))
     if max(calls.values()) > 1:
         raise UnknownReachError(f"model {model.name!r}, which uses a layer more than once")
     for layer in reversed(model.operations):

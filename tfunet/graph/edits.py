@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
 from tfunet.graph.step import READS, SHAPE_READERS
+from tfunet.inside.of_tensorflow import set_attribute, set_input
 
 
 def together(
@@ -24,8 +25,8 @@ def together(
         if before:
             with tf.control_dependencies(before), tf.device(of_weights.device):
                 gradient = tf.raw_ops.EnsureShape(input=gradient, shape=gradient.shape)
-            of_weights._update_input(2, gradient)
-            of_bias._update_input(0, gradient)
+            set_input(of_weights, 2, gradient)
+            set_input(of_bias, 0, gradient)
         with tf.control_dependencies([of_weights, of_bias]):
             return tf.no_op()
 
@@ -73,7 +74,7 @@ def kept_apart(op: tf.Operation) -> None:
     op reads it: TensorFlow leaves alone what is marked as merged already."""
     for stage in ("AddOpsRewriteStage", "MinimizeBroadcasts"):
         name = f"_grappler_ArithmeticOptimizer_{stage}"
-        op._set_attr(name, attr_value_pb2.AttrValue(b=True))
+        set_attribute(op, name, attr_value_pb2.AttrValue(b=True))
 
 
 def repeated(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Operation:
@@ -109,7 +110,7 @@ def read_instead(old: tf.Tensor, new: tf.Tensor) -> None:
     for reader in old.consumers():
         for position, handle in enumerate(reader.inputs):
             if handle is old:
-                reader._update_input(position, new)
+                set_input(reader, position, new)
 
 
 def forget_shape_readers(tensor: tf.Tensor) -> None:

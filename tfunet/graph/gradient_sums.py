@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
-from tensorflow.python.eager import context
+
+from tfunet.inside.of_tensorflow import CallOptions, call_options, calling_with
 
 
 def in_order_of_graph(
@@ -27,21 +28,17 @@ def in_order_of_graph(
 
     @functools.wraps(run)
     def in_order(*args: Any, **kwargs: Any) -> Any:
-        options = context.context().function_call_options
-        context.context().function_call_options = _Options(options, wanted)
-        try:
+        with calling_with(_Options(call_options(), wanted)):
             return run(*args, **kwargs)
-        finally:
-            context.context().function_call_options = options
 
     return in_order
 
 
 @final
-class _Options(context.FunctionCallOptions):
+class _Options(CallOptions):
     """Options that TensorFlow asks for each time a function is called."""
 
-    def __init__(self, options: context.FunctionCallOptions, wanted: Callable[[], bool]) -> None:
+    def __init__(self, options: Any, wanted: Callable[[], bool]) -> None:
         super().__init__(options.executor_type)
         self._options = options
         self._wanted = wanted

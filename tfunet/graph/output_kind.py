@@ -5,6 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfunet.inside.of_tensorflow import function_graph
+
 # Give a value to each input value, or move values: what they are does not change.
 SAME = frozenset(
     {"Identity", "IdentityN", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"}
@@ -63,4 +65,4 @@ def _values(inputs: Iterable[tf.Tensor]) -> Iterator[tf.Tensor]:
 
 
 def _function(op: tf.Operation) -> Any:
-    return op.graph._get_function(op.get_attr("f").name).graph
+    return function_graph(op.graph, op.get_attr("f").name)

@@ -12,6 +12,7 @@ from tfunet.graph.regrouped import SUMS, made_by, regrouped
 from tfunet.graph.static_values import of_one_value
 from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
 from tfunet.graph.unrolled import unrolled
+from tfunet.inside.of_tensorflow import control_outputs
 
 NO_SIZE = (tf.resource, tf.variant, tf.string)
 
@@ -61,7 +62,7 @@ def needed(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[tf
     kept: set[str] = set()
     for op in reversed(ops):
         readers = [reader for tensor in op.outputs for reader in tensor.consumers()]
-        readers += op._control_outputs
+        readers += control_outputs(op)
         if (
             op.op_def.is_stateful
             or op.name in returned
@@ -185,7 +186,7 @@ def _runs(op: tf.Operation, last: Collection[str]) -> bool:
     following = [op]
     while following:
         op = following.pop()
-        if op.op_def.is_stateful or op._control_outputs or op.name in last:
+        if op.op_def.is_stateful or control_outputs(op) or op.name in last:
             return True
         if op.name not in seen:
             seen.add(op.name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 import tensorflow as tf
 
 from tfunet.graph.step import SHAPE_READERS
+from tfunet.inside.of_tensorflow import control_outputs
 
 SUMS = frozenset({"Add", "AddN", "AddV2"})
 # The optimizer turns a quotient by a constant into a product first.
@@ -33,7 +34,7 @@ def regrouped(
     by_name = {op.name: op for op in ops}
     outer_of: dict[str, str] = {}
     for op in ops:
-        if op.type not in SUMS | {"Mul"} or op.control_inputs or op._control_outputs:
+        if op.type not in SUMS | {"Mul"} or op.control_inputs or control_outputs(op):
             continue
         if op.name in last:
             continue
@@ -53,7 +54,7 @@ def _is_grouped(op: tf.Operation, reader: tf.Operation) -> bool:
     if reader.control_inputs:
         return False
     if op.type in SUMS:
-        return reader.type in SUMS and not reader._control_outputs
+        return reader.type in SUMS and not control_outputs(reader)
     if op.type != "Mul":
         return False
     return reader.type == "Mul" or (reader.type == "RealDiv" and _is_constant(reader.inputs[1].op))

@@ -15,6 +15,7 @@ from tfunet.graph import window_axes as windows
 from tfunet.graph.slabs import SlabRows, Slabs
 from tfunet.graph.static_values import static_value
 from tfunet.graph.step import ALIASES, IN_PLACE
+from tfunet.inside.of_tensorflow import control_outputs
 
 # TensorFlow runs a convolution of one spatial axis as one of two, the first of them one row high.
 LEAST_RANK = 4
@@ -38,7 +39,7 @@ def describe(op: tf.Operation) -> Slabs | None:
     # A control edge that means more than an order cannot follow an op into its slabs.
     is_held = not all(
         [_orders_only(before, op) for before in op.control_inputs]
-        + [_orders_only(op, after) for after in op._control_outputs]
+        + [_orders_only(op, after) for after in control_outputs(op)]
     )
     if not is_known or not op.outputs or is_held:
         return None

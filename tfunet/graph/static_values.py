@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.client import pywrap_tf_session
+
+from tfunet.inside.of_tensorflow import evaluated
 
 # The output has one value if the first input has, or if all inputs have.
 OF_FIRST = frozenset(
@@ -32,8 +33,7 @@ def static_value(tensor: tf.Tensor) -> Any:
     if value is not None or not tensor.dtype.is_integer or size is None or size > MOST_NUMBERS:
         return value
     # TensorFlow's Python knows of few ops; the C++ that infers shapes runs any.
-    with tensor.graph._c_graph.get() as graph:
-        return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(graph, tensor._as_tf_output())
+    return evaluated(tensor)
 
 
 def known_value(op: tf.Operation, tensor: tf.Tensor) -> Any:

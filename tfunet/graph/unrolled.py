@@ -65,7 +65,7 @@ def unrolled(op: Any) -> Unrolled | None:
     """Return what an op of TensorFlow unrolls; None for one that unrolls nothing."""
     if not re.match(r"Conv[23]DBackprop(Filter|Input)", op.type):
         return None
-    from tfunet.machine.device import uses_onednn
+    from tfunet.inside.of_tensorflow import uses_onednn
 
     gradient = op.inputs[2]
     is_of_filter = "Filter" in op.type

@@ -8,5 +8,5 @@ LOSSES = {
     "focal": "tfunet.learning.losses:Focal",
     "topk_crossentropy": "tfunet.learning.losses:TopKCrossEntropy",
     "dice_topk_crossentropy": "tfunet.learning.losses:DiceTopKCrossEntropy",
-    "cldice": "tfunet.learning.losses:ClDice",
+    "cldice": "tfunet.learning.cldice:ClDice",
 }

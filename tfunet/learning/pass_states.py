@@ -12,6 +12,8 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.inside.of_keras import all_layers
+
 
 def changed_by_passes(operations: Iterable[Any]) -> list[Any]:
     """Return the states of layers, and of those inside them, that a pass may change.
@@ -19,7 +21,7 @@ def changed_by_passes(operations: Iterable[Any]) -> list[Any]:
     Batch normalisation is left out: its statistics move with each pass, as the docs say.
     """
     layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
-    inner = [one for layer in layers for one in layer._flatten_layers()]
+    inner = [one for layer in layers for one in all_layers(layer)]
     kept_apart = {
         id(variable)
         for layer in inner

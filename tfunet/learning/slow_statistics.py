@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 
+from tfunet.inside.of_keras import all_layers
+
 # With Keras's own momentum of 0.99, a few hundred steps are enough.
 USUAL_MOMENTUM = 0.99
 # A share of the values that the statistics begin with, below which they say nothing any more.
@@ -17,7 +19,7 @@ def slow_statistics(model: keras.Model, num_steps: int) -> str:
     """
     slow = [
         layer
-        for layer in model._flatten_layers()
+        for layer in all_layers(model)
         if isinstance(layer, keras.layers.BatchNormalization)
         and layer.trainable
         and layer.momentum > USUAL_MOMENTUM

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfunet.inside.of_tensorflow import gpu_limits, uses_onednn
+
 # The peak before a block that `uncounted` left out.
 _kept = {"peak": 0}
 
@@ -122,31 +124,8 @@ def watched() -> Iterator[list[int]]:
 
 
 def _gpu_bytes() -> int:
-    """Return the memory of the smallest GPU in use: its cap, or what was free at the start.
-
-    From the devices that TensorFlow has made: `device_lib.list_local_devices` makes others, whose
-    limits are what is free at that moment.
-    """
-    from tensorflow.python import pywrap_tfe
-    from tensorflow.python.client import pywrap_tf_session
-    from tensorflow.python.eager import context
-
-    devices = pywrap_tfe.TFE_ContextListDevices(context.context()._handle)
-    try:
-        return min(
-            pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
-            for index in range(pywrap_tf_session.TF_DeviceListCount(devices))
-            if pywrap_tf_session.TF_DeviceListType(devices, index) == "GPU"
-        )
-    finally:
-        pywrap_tf_session.TF_DeleteDeviceList(devices)
-
-
-def uses_onednn() -> bool:
-    """Return whether TensorFlow runs oneDNN's ops on the CPU; by default it does on some CPUs."""
-    from tensorflow.python.util import _pywrap_util_port
-
-    return bool(_pywrap_util_port.IsMklEnabled())
+    """Return the memory of the smallest GPU in use: its cap, or what was free at the start."""
+    return min(gpu_limits())
 
 
 def lacks_onednn() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfunet.inside.of_keras import all_layers, inner_layers
 from tfunet.models.files import check_initial_weights
 from tfunet.models.keras_errors import cause_line
 
@@ -58,7 +59,7 @@ def load_initial_weights(model: keras.Model, path: str) -> str:
 
 
 def _read(path: Path, model: keras.Model) -> keras.Model:
-    classes = {type(layer).__name__: type(layer) for layer in [model, *model._flatten_layers()]}
+    classes = {type(layer).__name__: type(layer) for layer in [model, *all_layers(model)]}
     own = {name: kind for name, kind in classes.items() if not kind.__module__.startswith("keras.")}
     try:
         return keras.models.load_model(path, own, compile=False, safe_mode=True)
@@ -76,7 +77,7 @@ def _layers(model: keras.Model) -> dict[Any, list[Any]]:
 
     def visit(layer: Any, place: tuple[Any, ...]) -> None:
         numbers: Counter[str] = Counter()
-        for inner in layer._layers:
+        for inner in inner_layers(layer):
             kind = type(inner).__name__
             is_numbered = re.fullmatch(_snake_case(kind) + NUMBERED, inner.name)
             part = (kind, numbers[kind]) if is_numbered else inner.name
@@ -84,7 +85,7 @@ def _layers(model: keras.Model) -> dict[Any, list[Any]]:
             if id(inner) not in visited:
                 visited.add(id(inner))
                 visit(inner, (*place, part))
-        within = {id(weight) for inner in layer._layers for weight in inner.weights}
+        within = {id(weight) for inner in inner_layers(layer) for weight in inner.weights}
         if own := [weight for weight in layer.weights if id(weight) not in within]:
             found[place] = own
 

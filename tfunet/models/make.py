@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from tfunet.config.refs import call, resolve
+from tfunet.inside.of_keras import all_layers
 from tfunet.models import MODELS
 from tfunet.models.files import check_no_options, is_file
 from tfunet.models.keras_errors import cause_line
@@ -43,7 +44,7 @@ def make_model(
 
 def _give_weights(model: keras.Model, name: str, image_shape: tuple[int, ...]) -> None:
     """Call the model on shapes alone where a layer has no weights, as those of subclasses."""
-    if all(layer.built for layer in model._flatten_layers()):
+    if all(layer.built for layer in all_layers(model)):
         return
     images = keras.KerasTensor((None, *image_shape))
     try:

@@ -6,6 +6,8 @@ from typing import Any, final
 
 import keras
 
+from tfunet.inside.of_keras import all_layers, keep_losses_in
+
 
 def keep_terms_apart(model: keras.Model) -> None:
     """Give each replica of this process its own terms of `model.losses`.
@@ -13,8 +15,8 @@ def keep_terms_apart(model: keras.Model) -> None:
     Replicas are traced in threads of their own, in turns: while one waits for an exchange, another
     calls the same layers, and would add its terms to those of the first, or clear them.
     """
-    for layer in model._flatten_layers():
-        object.__setattr__(layer, "_losses", _OfThread())
+    for layer in all_layers(model):
+        keep_losses_in(layer, _OfThread())
 
 
 @final

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.geometry.kinds import is_own
+from tfunet.inside.of_keras import graph_of, has_graph, run_graph, takes_training
 from tfunet.models.keras_errors import cause_line
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.group import SampleGroup, Traffic
@@ -203,7 +204,7 @@ class SplitNetwork:
 
             return call
 
-        outputs = model._run_through_graph(keras.tree.flatten(part), operation_fn=operation)
+        outputs = run_graph(model, keras.tree.flatten(part), operation)
         return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
 
     def called(
@@ -212,7 +213,7 @@ class SplitNetwork:
         """Return what an operation makes of arguments of which some are parts."""
         values = [value for value in keras.tree.flatten((args, kwargs)) if isinstance(value, Part)]
         options = dict(kwargs)
-        if isinstance(op, keras.layers.Layer) and op._call_has_training_arg:
+        if isinstance(op, keras.layers.Layer) and takes_training(op):
             options["training"] = training
         if not values:
             return op(*args, **options)
@@ -291,8 +292,8 @@ def _own_graph(model: keras.Model) -> keras.Model | None:
     """Return a model whose call is to run its graph of layers; None for a `call` of its own."""
     if is_own(model, "call"):
         return None
-    graph = model._functional if isinstance(model, keras.Sequential) else model
-    return graph if hasattr(graph, "_run_through_graph") else None
+    graph = graph_of(model)
+    return graph if has_graph(graph) else None
 
 
 def _traced_graph(
@@ -311,7 +312,7 @@ def _traced_graph(
         for rows, extent in zip(inputs.shape[1:-1], extents, strict=True)
     ]
     image = keras.Input((*shape, inputs.shape[-1]), batch_size=inputs.shape[0])
-    options = {"training": training} if model._call_has_training_arg else {}
+    options = {"training": training} if takes_training(model) else {}
     try:
         return keras.Model(image, call(image, **options))
     except Exception as error:

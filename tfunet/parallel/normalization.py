@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from tfunet.inside.of_keras import moments_from
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.part import Margin, Part
 
@@ -31,11 +32,8 @@ def batch_normalized(
     part, mean, variance = with_moments(group, part, wide, axes, shares, members, width)
     statistics = [tf.squeeze(moment, axes) for moment in (mean, variance)]
     # The layer does the rest, with these instead of its own.
-    object.__setattr__(layer, "_moments", lambda inputs, mask: statistics)
-    try:
+    with moments_from(layer, lambda inputs, mask: statistics):
         own = layer(part.tensor, **kwargs)
-    finally:
-        object.__delattr__(layer, "_moments")
 
     def normalize(rows: Any) -> Any:
         offset, scale = (

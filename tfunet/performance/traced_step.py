@@ -12,6 +12,7 @@ from tfunet.data.class_weights import class_weights
 from tfunet.data.task import Task
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
+from tfunet.inside.of_keras import build_metrics
 from tfunet.swap.arena.device_memory import variable_bytes
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.compiled_model import compiled_model
@@ -75,7 +76,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
     targets = len(task.source.targets)
     truth = tf.TensorSpec((samples, *task.patch), tf.uint8)
     truth = tf.TensorSpec((samples, targets), tf.float32) if targets else truth
-    model._symbolic_build(data_batch=(image, truth))
+    build_metrics(model, image, truth)
 
     @tf.function(autograph=False, jit_compile=False)
     def step(one: tf.Tensor, other: tf.Tensor) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, final
 import keras
 import tensorflow as tf
 
+from tfunet.inside.of_keras import calls_of, graph_of, has_graph, is_told_of_training, mask_of
 from tfunet.pipeline.noise import with_noise_of_batch
 
 
@@ -29,7 +30,7 @@ class OnWholeTensors:
     def run(self, node: "Node", values: Mapping[int, Any], *, training: bool) -> Any:
         args, kwargs = node.filled(values)
         # As a functional model of Keras does, whatever the call said.
-        if "training" in getattr(node.operation, "_call_context_args", {}):
+        if is_told_of_training(node.operation):
             kwargs = {**kwargs, "training": training}
         return node.operation(*args, **kwargs)
 
@@ -124,9 +125,7 @@ def read_network(model: keras.Model) -> Network:
     nodes: list[Node] = []
     _walk(graph, numbers, "", nodes, tensors)
     masked = [
-        node.name
-        for node in nodes
-        if any(getattr(tensors[at], "_keras_mask", None) is not None for at in node.makes)
+        node.name for node in nodes if any(mask_of(tensors[at]) is not None for at in node.makes)
     ]
     if masked:
         raise ValueError(
@@ -145,44 +144,39 @@ def read_network(model: keras.Model) -> Network:
 
 def _graph_of(operation: Any) -> Any:
     """Return the graph of a functional or sequential model; None for anything else."""
-    if isinstance(operation, keras.Sequential):
-        operation = operation._functional
-    is_functional = isinstance(operation, keras.Model) and hasattr(operation, "_nodes_by_depth")
-    return operation if is_functional else None
+    graph = graph_of(operation)
+    return graph if isinstance(graph, keras.Model) and has_graph(graph) else None
 
 
 def _walk(
     graph: Any, numbers: dict[int, int], prefix: str, nodes: list[Node], tensors: list[Any]
 ) -> None:
     """Add the nodes and tensors of a graph; `numbers` gets those of its symbolic tensors."""
-    for depth in sorted(graph._nodes_by_depth, reverse=True):
-        for call in graph._nodes_by_depth[depth]:
-            if call.is_input or not all(id(tensor) in numbers for tensor in call.input_tensors):
-                continue
-            inner = _inner_graph(call)
-            if inner is not None:
-                given = (numbers[id(tensor)] for tensor in call.input_tensors)
-                own = dict(zip(map(id, inner.inputs), given, strict=True))
-                _walk(inner, own, f"{prefix}{call.operation.name}/", nodes, tensors)
-                for outer, tensor in zip(call.outputs, inner.outputs, strict=True):
-                    numbers[id(outer)] = own[id(tensor)]
-                continue
-            for tensor in call.outputs:
-                numbers[id(tensor)] = len(tensors)
-                tensors.append(tensor)
-            symbols = (*call.input_tensors, *call.outputs)
-            nodes.append(
-                Node(
-                    name=f"{prefix}{call.operation.name}",
-                    operation=call.operation,
-                    arguments=call.arguments,
-                    numbers={id(tensor): numbers[id(tensor)] for tensor in symbols},
-                    reads=tuple(
-                        dict.fromkeys(numbers[id(tensor)] for tensor in call.input_tensors)
-                    ),
-                    makes=tuple(numbers[id(tensor)] for tensor in call.outputs),
-                )
+    for call in calls_of(graph):
+        if call.is_input or not all(id(tensor) in numbers for tensor in call.input_tensors):
+            continue
+        inner = _inner_graph(call)
+        if inner is not None:
+            given = (numbers[id(tensor)] for tensor in call.input_tensors)
+            own = dict(zip(map(id, inner.inputs), given, strict=True))
+            _walk(inner, own, f"{prefix}{call.operation.name}/", nodes, tensors)
+            for outer, tensor in zip(call.outputs, inner.outputs, strict=True):
+                numbers[id(outer)] = own[id(tensor)]
+            continue
+        for tensor in call.outputs:
+            numbers[id(tensor)] = len(tensors)
+            tensors.append(tensor)
+        symbols = (*call.input_tensors, *call.outputs)
+        nodes.append(
+            Node(
+                name=f"{prefix}{call.operation.name}",
+                operation=call.operation,
+                arguments=call.arguments,
+                numbers={id(tensor): numbers[id(tensor)] for tensor in symbols},
+                reads=tuple(dict.fromkeys(numbers[id(tensor)] for tensor in call.input_tensors)),
+                makes=tuple(numbers[id(tensor)] for tensor in call.outputs),
             )
+        )
 
 
 def _inner_graph(call: Any) -> Any:

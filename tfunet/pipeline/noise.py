@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.geometry.kinds import kind_of
+from tfunet.inside.of_keras import all_layers, seed_generators
 
 # What these give is the input times a draw, or the input plus a draw.
 _FACTORS = (keras.layers.Dropout, keras.layers.GaussianDropout)  # SpatialDropout is a Dropout.
@@ -127,4 +128,4 @@ class Draws:
 def _generators(layer: Any) -> list[Any]:
     if not isinstance(layer, keras.layers.Layer):
         return []
-    return [generator for inner in layer._flatten_layers() for generator in inner._seed_generators]
+    return [generator for inner in all_layers(layer) for generator in seed_generators(inner)]

@@ -25,13 +25,13 @@ from tfunet.backend import Exchange
 from tfunet.learning.averaging import Switch, average_present
 from tfunet.parallel.group import SampleGroup
 from tfunet.parallel.mesh import Mesh
+from tfunet.pipeline.chunk import chunks_of, traffic_of
 from tfunet.pipeline.crossing import Crossing
 from tfunet.pipeline.in_order import InOrder
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.rounds import Message, Round, rounds
 from tfunet.pipeline.schedules import Action, forward_half, homes, waiting
 from tfunet.pipeline.simulation import Work, simulate, training_orders
-from tfunet.pipeline.step import StagedStep
 from tfunet.timing.stamps import Note, timed
 
 Values = dict[int, tf.Tensor]
@@ -49,7 +49,7 @@ class OwnStage:
         exchange: `Backend.exchange`.
         schedule, micro_batches: How a training step runs.
         recompute: Run forward passes of micro-batches that wait again, instead of keeping them.
-        deferred: See `StagedStep`.
+        deferred: See `chunks_of`.
         in_order: Exchange one after the other, and make no pass meanwhile: some libraries mix up
             several that are under way. Not needed where an exchange is only an edge of the graph.
         alone: Makes the context in which a stage computes, without the other devices.
@@ -58,6 +58,7 @@ class OwnStage:
     Attributes:
         average: Returns the means of this stage's gradients over all devices that have it.
         orders: What each stage does in training.
+        all_chunks: The chunks of all stages; `chunks` has this one's, by number.
 
     Raises ValueError if stages would share a variable, or a tensor cannot be sent.
     """
@@ -78,7 +79,6 @@ class OwnStage:
         alone: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
         note: Note | None = None,
     ) -> None:
-        staged = StagedStep(network, cuts, deferred=deferred)
         self._network, self._mesh, self._device = network, mesh, device
         self._alone, self._note = alone, note
         self._after: list[tf.Tensor] = []
@@ -86,14 +86,14 @@ class OwnStage:
         self.number = mesh.stage_of(device)
         self.homes = homes(schedule, mesh.stages)
         self.is_last = self.number == self.homes[-1]
-        self.layers = staged.stages
-        self.steps = {
-            chunk: staged.stages[chunk]
-            for chunk, home in enumerate(self.homes)
+        self.all_chunks = chunks_of(network, cuts, deferred=deferred)
+        self.chunks = {
+            number: chunk
+            for number, (chunk, home) in enumerate(zip(self.all_chunks, self.homes, strict=True))
             if home == self.number
         }
         self.micro_batches = micro_batches
-        self._traffic = staged.traffic
+        self._traffic = traffic_of(network, cuts)
         self.orders = training_orders(schedule, mesh.stages, micro_batches, self._traffic.crossing)
         self._recomputed = waiting(self.orders) if recompute else {}
         self._rounds = rounds(self.orders, self._traffic, self.homes)
@@ -105,7 +105,7 @@ class OwnStage:
     @property
     def variables(self) -> list[Any]:
         """The trainable variables of this stage."""
-        return [variable for step in self.steps.values() for variable in step.variables]
+        return [variable for chunk in self.chunks.values() for variable in chunk.variables]
 
     def train(
         self, images: tf.Tensor, truth: tf.Tensor, loss: Callable[[Any, Any], tf.Tensor]
@@ -132,14 +132,14 @@ class OwnStage:
         are means over these.
         """
         count = self.micro_batches
-        for chunk, step in self.steps.items():
-            step.begin(count, self._recomputed.get(chunk, ()))
+        for number, chunk in self.chunks.items():
+            chunk.begin(count, self._recomputed.get(number, ()))
         self._after = []
         inputs, targets = _cut(images, count), _cut(truth, count)
         outputs: dict[int, tf.Tensor] = {}
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
-            number, step = action.micro_batch, self.steps[action.chunk]
+            number, chunk = action.micro_batch, self.chunks[action.chunk]
             if action.kind == "backward":
                 return self._backward(action, arrived)
 
@@ -149,20 +149,20 @@ class OwnStage:
 
             def forward(values: Values) -> tuple[Values, list[tf.Tensor]]:
                 with self._alone():
-                    given = step.forward(number, values, measured)
-                return given, step.losses[-1:]
+                    given = chunk.forward(number, values, measured)
+                return given, chunk.losses[-1:]
 
             given, _ = self._timed("forward", forward, self._values(inputs[number], arrived))
             return {message: given[message.tensor] for message in self._traffic.sends(action)}
 
         self._run(self._rounds, act, images.shape[0] // count)
         with self._alone():
-            for step in self.steps.values():
-                step.end()
-            losses = [loss_value for step in self.steps.values() for loss_value in step.losses]
+            for chunk in self.chunks.values():
+                chunk.end()
+            losses = [loss_value for chunk in self.chunks.values() for loss_value in chunk.losses]
             own_loss = tf.add_n(losses) if losses else tf.zeros(())
         value = self.sum_over_stages(tf.cast(own_loss, keras.config.floatx()) / count)
-        sums = [gradient_sum for step in self.steps.values() for gradient_sum in step.sums]
+        sums = [gradient_sum for chunk in self.chunks.values() for gradient_sum in chunk.sums]
         gradients = [
             None if gradient_sum is None else gradient_sum / count for gradient_sum in sums
         ]
@@ -197,12 +197,12 @@ class OwnStage:
         self._after = []
 
         def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
-            part, step = parts[action.micro_batch], self.steps[action.chunk]
+            part, chunk = parts[action.micro_batch], self.chunks[action.chunk]
             with tf.control_dependencies(self._ended()):
                 begin = tf.no_op()
             with tf.control_dependencies([begin]), self._alone():
-                given = step.predict(self._values(part["image"], arrived))
-                own = [use(part, given[result])] if step.results else []
+                given = chunk.predict(self._values(part["image"], arrived))
+                own = [use(part, given[result])] if chunk.results else []
             used.extend(own)
             self._after = tf.nest.flatten((given, own))
             return {message: given[message.tensor] for message in self._traffic.sends(action)}
@@ -238,18 +238,18 @@ class OwnStage:
         return [*self._after, *(self._in_order.last() if self._in_order is not None else [])]
 
     def _backward(self, action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
-        step = self.steps[action.chunk]
+        chunk = self.chunks[action.chunk]
 
         def backward(came: Sequence[tf.Tensor]) -> tuple[Values, list[tf.Tensor]]:
             gradients: dict[int, list[tf.Tensor]] = {}
             for message, value in zip(arrived, came, strict=True):
                 gradients.setdefault(message.tensor, []).append(value)
             with self._alone():
-                made = step.backward(
+                made = chunk.backward(
                     action.micro_batch, {at: tf.add_n(terms) for at, terms in gradients.items()}
                 )
             known = {at: tensor for at, tensor in made.items() if tensor is not None}
-            return known, [gradient_sum for gradient_sum in step.sums if gradient_sum is not None]
+            return known, [gradient_sum for gradient_sum in chunk.sums if gradient_sum is not None]
 
         made, _ = self._timed("backward", backward, list(arrived.values()))
         # This stage may read a tensor on which its loss does not depend.

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.geometry.kinds import is_own
+from tfunet.inside.of_keras import all_layers
 
 # A layer, with the mean and the variance of what it was called with.
 Moments = tuple[Any, list[tf.Tensor]]
@@ -21,7 +22,7 @@ Moments = tuple[Any, list[tf.Tensor]]
 def batch_normalizations(operations: Iterable[Any]) -> list[Any]:
     """Return the layers of batch normalisation among operations and inside them."""
     layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
-    found = [inner for layer in layers for inner in layer._flatten_layers()]
+    found = [inner for layer in layers for inner in all_layers(layer)]
     kind = keras.layers.BatchNormalization
     return list({id(layer): layer for layer in found if isinstance(layer, kind)}.values())
 

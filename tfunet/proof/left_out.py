@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from tfunet.config.run import RunConfig
+from tfunet.inside.of_keras import all_layers
 from tfunet.pipeline.noise import draws_otherwise, is_noise
 
 DRAWS = "draws other random numbers"
@@ -21,7 +22,7 @@ def left_out(model: keras.Model, config: RunConfig) -> dict[int, str]:
     passes = config.accumulation > 1 or bool(config.tiling)
     micro_batches = config.stages > 1 and config.micro_batches > 1
     found = {}
-    for number, layer in enumerate(model._flatten_layers()):
+    for number, layer in enumerate(all_layers(model)):
         if isinstance(layer, keras.layers.BatchNormalization):
             of_part = passes or micro_batches or (copies and not layer.synchronized)
             if of_part:
@@ -37,7 +38,7 @@ def left_out(model: keras.Model, config: RunConfig) -> dict[int, str]:
 
 def leave_out(model: keras.Model, numbers: Iterable[int]) -> None:
     """Make these layers give back what they are given."""
-    layers = list(model._flatten_layers())
+    layers = all_layers(model)
     for number in numbers:
         object.__setattr__(layers[number], "call", _as_it_came)
 
@@ -48,12 +49,12 @@ def _as_it_came(inputs: Any, *_: Any, **__: Any) -> Any:
 
 def has_inner(layer: Any) -> bool:
     """Whether a layer is made of others, as models are."""
-    return len(list(layer._flatten_layers())) > 1
+    return len(all_layers(layer)) > 1
 
 
 def in_words(model: keras.Model, found: dict[int, str]) -> list[str]:
     """Return for each reason the layers that are left out, in words."""
-    layers = list(model._flatten_layers())
+    layers = all_layers(model)
     by_reason: dict[str, list[str]] = {}
     for number, reason in found.items():
         by_reason.setdefault(reason, []).append(layers[number].name)

@@ -8,6 +8,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
+from tfunet.inside.of_keras import own_losses
 from tfunet.proof.differences import Difference, share_of
 from tfunet.proof.step import STEP, Taken
 from tfunet.proof.trial import Trial
@@ -54,7 +55,7 @@ def look_again(trial: Trial, bound: float) -> Seen:
     adding = [
         number
         for number, one in enumerate(operations_of(alone.model))
-        if isinstance(one, keras.layers.Layer) and one._get_own_losses()
+        if isinstance(one, keras.layers.Layer) and own_losses(one)
     ]
     first = mesh.group_of(topology.local_replicas.start) * config.replica_samples
     passes = config.accumulation * config.micro_batches

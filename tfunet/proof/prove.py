@@ -21,10 +21,10 @@ from typing import Any, final
 import keras
 import numpy as np
 import psutil
-from keras.src.backend.common import global_state
 
 from tfunet.config.run import RunConfig
 from tfunet.exit_codes import CheckFailedError
+from tfunet.inside.of_keras import set_unseeded_generator, unseeded_generator
 from tfunet.machine.device import free_bytes
 from tfunet.models.files import is_file
 from tfunet.models.keras_errors import cause_line
@@ -57,8 +57,6 @@ SHARE = 1.0
 GPU = 50
 # Copies of all weights that are held at once: gradients, states of the optimizer, and others.
 COPIES = 12
-# Keras's name for what keras.random draws from without a seed.
-UNSEEDED = "global_seed_generator"
 # The share of the free memory that a proof may take.
 MEMORY_SHARE = 0.5
 
@@ -135,7 +133,7 @@ def _own_random_numbers() -> Iterator[None]:
     """Draw the same numbers in all processes in the block, and go on afterwards as before it."""
     state, of_numpy = random.getstate(), np.random.get_state()
     # What keras.random draws from without a seed; None before the first draw.
-    generator = global_state.get_global_attribute(UNSEEDED)
+    generator = unseeded_generator()
     drawn = None if generator is None else keras.ops.convert_to_numpy(generator.state.value)
     random.seed(0)
     np.random.seed(0)
@@ -144,7 +142,7 @@ def _own_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(state)
         np.random.set_state(of_numpy)
-        global_state.set_global_attribute(UNSEEDED, generator)
+        set_unseeded_generator(generator)
         if generator is not None:
             generator.state.assign(drawn)
 

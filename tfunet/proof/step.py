@@ -12,15 +12,16 @@ from typing import Any, final
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend.tensorflow import nn as keras_ops
 
 from tfunet.backend import Backend
 from tfunet.geometry.grid import Grid
+from tfunet.inside.of_keras import pooling_by, trained_by
 from tfunet.learning.averaging import instead_of_apply
 from tfunet.parallel.feed import fed_groups, parts_of
 from tfunet.parallel.mesh import part_bounds
 from tfunet.training.attempt import Attempt
-from tfunet.training.network import Network, on_devices
+from tfunet.training.network import Network
+from tfunet.training.placing import on_devices
 from tfunet.training.run_data import RunData
 from tfunet.training.state import MetricState
 from tfunet.training.step import make_step, tile_work
@@ -62,14 +63,12 @@ def in_precision(dtype: str) -> Iterator[None]:
     keras.config.set_floatx(dtype)
     keras.config.set_dtype_policy(dtype)
     tf.config.run_functions_eagerly(True)
-    max_pool, keras_ops.max_pool = keras_ops.max_pool, _max_pool
     logger.setLevel("ERROR")  # Strategies say that a graph would be faster.
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), pooling_by(_max_pool):
             warnings.simplefilter("ignore")
             yield
     finally:
-        keras_ops.max_pool = max_pool
         logger.setLevel(level)
         tf.config.run_functions_eagerly(eagerly)
         keras.config.set_floatx(floatx)
@@ -77,6 +76,7 @@ def in_precision(dtype: str) -> Iterator[None]:
 
 
 def _max_pool(
+    keras_max_pool: Callable[..., Any],
     inputs: Any,
     pool_size: Any,
     strides: Any = None,
@@ -86,7 +86,7 @@ def _max_pool(
     """Pool volumes plane by plane, then across planes: TensorFlow has no other way in float64."""
     inputs = tf.convert_to_tensor(inputs)
     if inputs.dtype != tf.float64 or inputs.shape.rank != 5 or data_format == "channels_first":
-        return _KERAS_MAX_POOL(inputs, pool_size, strides, padding, data_format)
+        return keras_max_pool(inputs, pool_size, strides, padding, data_format)
     sizes = (pool_size,) * 3 if isinstance(pool_size, int) else tuple(pool_size)
     steps = sizes if strides is None else (strides,) * 3 if isinstance(strides, int) else strides
     batch, depth, *plane, channels = inputs.shape
@@ -96,9 +96,6 @@ def _max_pool(
     stacked = tf.reshape(of_planes, [batch, depth, rows * columns, channels])
     pooled = tf.nn.max_pool2d(stacked, (sizes[0], 1), (steps[0], 1), padding.upper())
     return tf.reshape(pooled, [batch, pooled.shape[1], rows, columns, channels])
-
-
-_KERAS_MAX_POOL = keras_ops.max_pool
 
 
 @final
@@ -130,7 +127,7 @@ class Noted:
         if self.is_of_one and traced_device():
             apply(gradients, variables)
             return
-        given = optimizer._trainable_variables if variables is None else variables
+        given = trained_by(optimizer) if variables is None else variables
         numbers = {id(variable): number for number, variable in enumerate(self.variables)}
         used = list(gradients)
         for at, (gradient, variable) in enumerate(zip(gradients, given, strict=True)):
@@ -247,9 +244,7 @@ def _look(backend: Backend, network: Network, image: tf.Tensor) -> tf.Tensor:
     def forward(given: tf.Tensor) -> tf.Tensor:
         return model(given, training=False) if stages is None else stages.predict(given)
 
-    if network.split is not None:
-        return on_devices(backend, network.split)(forward, image)
-    return backend.run(lambda: forward(image))[0]
+    return on_devices(backend, network.split, forward, image)
 
 
 def _gathered(

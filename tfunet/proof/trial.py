@@ -10,16 +10,18 @@ import tensorflow as tf
 
 from tfunet.backend import Launch
 from tfunet.data.pipeline import truth_of
+from tfunet.inside.of_keras import all_layers, seed_generators
 from tfunet.learning.pass_states import changed_by_passes
 from tfunet.proof import differences, small
 from tfunet.proof.differences import Difference
 from tfunet.proof.left_out import DRAWS, has_inner, leave_out, left_out
-from tfunet.proof.step import STEP, Batch, Taken, fed, take_in_parts, take_whole, values_of
+from tfunet.proof.step import STEP, Taken, fed, take_in_parts, take_whole, values_of
 from tfunet.single_device import SingleDevice
 from tfunet.training.attempt import Attempt
-from tfunet.training.network import Network, assemble, completed
+from tfunet.training.network import Network, assemble, complete
+from tfunet.training.placing import Placing
 from tfunet.training.run_data import RunData
-from tfunet.training.stages import assemble_for_stages, graph_of, put_in_stages
+from tfunet.training.whole import Whole
 
 # What tells a change of a variable from rounding, as a share of its largest number.
 LEAST_CHANGE = {"float64": 1e-6, "float32": 1e-2}
@@ -62,7 +64,7 @@ class Trial:
         Returns whether it was not left out before.
         """
         number = operation + 1  # The model itself comes first among its layers.
-        layers = list(self.network.model._flatten_layers())
+        layers = all_layers(self.network.model)
         if not is_random or number >= len(layers) or number in self.left_out:
             return False
         self.left_out[number] = DRAWS
@@ -70,28 +72,8 @@ class Trial:
 
     def in_parts(self) -> Network:
         """Return a copy that steps as the run does; called by all processes together."""
-        attempt, data, run = self.attempt, self.data, self.network
-        windows = self._windows(data.input_shape[:-1])
-        if run.stages is None:
-            made = assemble(attempt, data)
-            leave_out(made.model, self.left_out)
-            network = completed(attempt, data, made, windows, checked=run.preflight, file=run.file)
-        else:
-            made = assemble_for_stages(attempt, data)
-            leave_out(made.model, self.left_out)
-            graph = graph_of(made, windows)
-            if len(graph.nodes) != run.stages.cut.begins[-1]:
-                raise ValueError("it has other layers for small samples")
-            network = put_in_stages(
-                attempt,
-                data,
-                made,
-                graph,
-                windows,
-                cut=run.stages.cut,
-                look=lambda _: run.preflight,
-                file=run.file,
-            )
+        attempt, data = self.attempt, self.data
+        network = self._made(attempt, data, self.network.placing.alike(attempt, data))
         _move_weights(network)
         network.held.share()
         return network
@@ -122,15 +104,27 @@ class Trial:
         backend: Any = SingleDevice(Launch())  # It never exchanges.
         attempt = replace(self.attempt, config=alone, backend=backend, topology=backend.start())
         data = replace(self.data, task=replace(self.data.task, config=alone), tiles=None)
-        made = assemble(attempt, data)
-        leave_out(made.model, self.left_out)
-        run = self.network
-        windows = self._windows(data.input_shape[:-1])
-        network = completed(attempt, data, made, windows, checked=run.preflight, file=run.file)
+        network = self._made(attempt, data, Whole(attempt, data))
         if values is not None:
             for variable, value in zip(self.weights_of(network), values, strict=True):
                 variable.assign(value)
         return network
+
+    def _made(self, attempt: Attempt, data: RunData, placing: Placing) -> Network:
+        run, made = self.network, assemble(attempt, data, placing)
+        leave_out(made.model, self.left_out)
+        cut = (slice(1), *map(slice, data.input_shape[:-1]))
+        windows = {
+            "image": tf.constant(self._images[cut]),
+            **{
+                key: tf.constant(value[:1] if key == "target" else value[cut])
+                for key, value in self._truth.items()
+            },
+        }
+        placed = placing.place(made, windows)
+        return complete(
+            attempt, data, placing, made, placed, windows, checked=run.preflight, file=run.file
+        )
 
     def weights_of(self, network: Network) -> list[Any]:
         """Return what a copy begins with that is not its optimizers': they begin with nothing."""
@@ -211,8 +205,8 @@ class Trial:
         """
         before, whole = self.compared
         network = self.whole(before)
-        layers = [one for one in network.model._flatten_layers() if not has_inner(one)]
-        of_layers = {id(each.state) for layer in layers for each in layer._seed_generators}
+        layers = [one for one in all_layers(network.model) if not has_inner(one)]
+        of_layers = {id(each.state) for layer in layers for each in seed_generators(layer)}
         for variable in network.variables:
             value = keras.ops.convert_to_numpy(variable.value)
             # What random numbers are drawn from is a vector of whole numbers.
@@ -251,17 +245,6 @@ class Trial:
         shares = self.differences(network, before, other, whole)
         by_name = {(one.kind, one.name): one.share for one in shares}
         return [by_name.get((one.kind, one.name), 0.0) for one in found]
-
-    def _windows(self, spatial: Sequence[int]) -> Batch:
-        """Return a batch of whole windows of this size."""
-        cut = (slice(1), *map(slice, spatial))
-        return {
-            "image": tf.constant(self._images[cut]),
-            **{
-                key: tf.constant(value[:1] if key == "target" else value[cut])
-                for key, value in self._truth.items()
-            },
-        }
 
 
 def _move_weights(network: Network) -> None:

@@ -8,6 +8,7 @@ from typing import Any, final
 import keras
 import numpy as np
 
+from tfunet.inside.of_keras import all_layers
 from tfunet.parallel.network import SplitNetwork
 from tfunet.parallel.part import Part
 from tfunet.training.traced_device import traced_device
@@ -15,7 +16,7 @@ from tfunet.training.traced_device import traced_device
 
 def operations_of(model: keras.Model) -> list[Any]:
     """Return the layers and operations of a model, in the same order for each copy of it."""
-    layers = list(model._flatten_layers(include_self=False))
+    layers = all_layers(model, include_self=False)
     others = [one for one in getattr(model, "operations", []) if one not in layers]
     return [*layers, *others]
 

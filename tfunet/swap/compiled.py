@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfunet.inside.of_keras import compile_config
+
 # The steps of a Keras model, and the functions that run them.
 STEPS = {
     "train_step": "train_function",
@@ -71,7 +73,7 @@ def replace_steps(
 def _asks_for_xla(model: keras.Model) -> bool:
     """Whether the user asks for XLA, as opposed to Keras's own choice."""
     # Not get_compile_config(): it fails for losses and optimizers that cannot be serialised.
-    config = getattr(model, "_compile_config", None)
+    config = compile_config(model)
     return config is not None and config.config.get("jit_compile") is True
 
 

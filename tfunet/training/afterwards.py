@@ -73,7 +73,7 @@ def measure(trainer: Trainer) -> Measurements:
             trained = network.model.trainable_variables
             parts |= input_bound.of_average(backend, trained)
         else:
-            parts["bubble_seconds"] = network.stages.bubble_seconds()
+            parts["bubble_seconds"] = network.stages.log.bubble_seconds()
     return Measurements(
         elapsed_seconds=elapsed_seconds, peaks=peaks, turns=turns or (), parts=parts, step=step
     )
@@ -139,7 +139,7 @@ def _without(trainer: Trainer) -> dict[str, Callable[[Any], float]]:
             return _timed(attempt, steps.take_alone, batches)
 
     def alone_in_stages(batches: Any) -> float:
-        return alone(batches) if stages is None else stages.note_alone(lambda: alone(batches))
+        return alone(batches) if stages is None else stages.log.note_alone(lambda: alone(batches))
 
     without: dict[str, Callable[[Any], float]] = {}
     if groups is not None or stages is not None:

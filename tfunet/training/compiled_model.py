@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource
 from tfunet.data.task import Task
+from tfunet.inside.of_keras import build_metrics
 from tfunet.learning import optimizers
 from tfunet.learning.logit_metrics import of_logits
 from tfunet.learning.own_metric import make_own, of_batches
@@ -135,7 +136,7 @@ def make_metrics(
     Raises ValueError for metrics that do not fit the model's output.
     """
     try:
-        model._symbolic_build(data_batch=(images, truth))
+        build_metrics(model, images, truth)
     except Exception as error:
         if not of_batches(names):
             raise

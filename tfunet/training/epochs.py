@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn, final
 
@@ -22,6 +22,7 @@ from tfunet.training.attempt import Attempt
 from tfunet.training.callbacks import Callbacks
 from tfunet.training.checks import dropped_samples, samples_hash, uses_of_samples
 from tfunet.training.compiled_model import weighing_model
+from tfunet.training.epoch import Epoch
 from tfunet.training.evaluation import Scores
 from tfunet.training.logbook import Logbook
 from tfunet.training.network import Network
@@ -33,39 +34,6 @@ from tfunet.training.validation import Validation
 
 # What Keras's callbacks say of a metric that an epoch does not have.
 NO_SCORE = r"(?s).*\bavailable"
-
-
-@final
-@dataclass(kw_only=True)
-class Epoch:
-    """One epoch, or what was left of it when this attempt began.
-
-    Args:
-        index: Counted from 0.
-        steps: Its steps in this attempt, counted in the epoch from 0.
-        last_step: Its last step, counted over the run from 1.
-        sample_uses: (2, samples): how often each sample was used, and the sum of the steps in the
-            epoch (from 1) that used it; by this process. With tiling, those of each tile.
-        metrics_before: State of the metrics over its steps in earlier attempts; on the chief only.
-        apart_before: Seconds that the run had spent on saving and on rounds before.
-
-    Attributes:
-        running_loss: Sum of the losses of its steps in this attempt.
-        losses: Losses of the steps that have no row in steps.csv yet.
-        training_seconds: Duration of its steps in this attempt, without saving and rounds.
-    """
-
-    index: int
-    steps: range
-    last_step: int
-    sample_uses: np.ndarray
-    metrics_before: np.ndarray | None
-    apart_before: float
-    since: float = field(default_factory=time.perf_counter)
-    running_loss: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    training_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
 
 
 @final
@@ -231,7 +199,7 @@ class Trainer:
             mean_loss = float(output["logs"]["loss"].numpy().sum())
         progress.step_seconds.append(time.perf_counter() - since)
         if self.network.stages is not None:
-            self.network.stages.note(progress.step_seconds[-1])
+            self.network.stages.log.note(progress.step_seconds[-1])
         progress.step += 1
         attempt.begin(f"callbacks after step {progress.step}")
         # Keras's logs are means since the epoch began; this step's loss is the difference.

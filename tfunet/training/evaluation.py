@@ -101,20 +101,9 @@ class Evaluation:
                 found["labels"] = tf.cast(labels(output, batch), tf.uint8)
             return found
 
-        def nothing(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            """The same of windows that another stage scores: an empty core."""
-            rows = batch["valid"].shape
-            return {
-                "sums": tf.zeros((*rows, *scoring.window_shape), tf.float64),
-                "loss": tf.zeros(rows),
-                "share": tf.zeros(rows),
-                "labels": tf.zeros_like(batch["mask"]),
-                **{name: tf.zeros_like(batch[name]) for name in PLACES if name in batch},
-            }
-
         def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             batch = prepare(fed)
-            found = forward(batch, scored, partial(nothing, batch))
+            found = forward(batch, scored, partial(_nothing, scoring, batch))
             results = {
                 "sums": found["sums"],
                 "case": batch["case"],
@@ -176,6 +165,18 @@ class Evaluation:
             begin("evaluation")
             results = self._step(batch)
             add({key: results[key].numpy() for key in ("case", *LABELLED)})
+
+
+def _nothing(scoring: Scoring, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return what is found in windows that another stage scores: an empty core."""
+    rows = batch["valid"].shape
+    return {
+        "sums": tf.zeros((*rows, *scoring.window_shape), tf.float64),
+        "loss": tf.zeros(rows),
+        "share": tf.zeros(rows),
+        "labels": tf.zeros_like(batch["mask"]),
+        **{name: tf.zeros_like(batch[name]) for name in PLACES if name in batch},
+    }
 
 
 def _filled(labels: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, final
 import keras
 import tensorflow as tf
 
-from tfunet.backend import Backend
 from tfunet.config.run import RunConfig
 from tfunet.data.pipeline import truth_of
-from tfunet.learning.averaging import Averaging, Switch, check_overwriting
+from tfunet.inside.of_keras import compiled_metrics
+from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.ignoring import ignore_in_loss
 from tfunet.learning.own_metric import of_batches
 from tfunet.learning.slow_statistics import slow_statistics
-from tfunet.models.own_terms import keep_terms_apart
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
 from tfunet.parallel.losses import split_loss, split_metrics, split_own_methods
@@ -24,12 +23,15 @@ from tfunet.parallel.network import Groups, SplitNetwork
 from tfunet.record import MODEL, WEIGHTS
 from tfunet.training import preflight, saving
 from tfunet.training.attempt import Attempt
-from tfunet.training.compiled_model import compiled_model, make_metrics
-from tfunet.training.held import EveryVariable, Held
+from tfunet.training.compiled_model import make_metrics
+from tfunet.training.cut_by_costs import Costs
+from tfunet.training.held import Held
+from tfunet.training.in_stages import InStages
 from tfunet.training.loss import make_loss, outputs_of
+from tfunet.training.placing import Assembled, Batch, Placed, Placing
 from tfunet.training.run_data import RunData
-from tfunet.training.tiling import check_metrics, check_model
-from tfunet.training.train_step import check_trains_model, look_at_step
+from tfunet.training.tiling import check_metrics
+from tfunet.training.whole import Whole
 
 if TYPE_CHECKING:
     from tfunet.training.staged_network import StagedNetwork
@@ -48,6 +50,7 @@ class Network:
         split: Runs it on parts of samples; None where samples are whole.
         stages: Runs it stage by stage; None where each process has the whole network.
         held: What this process has of its variables.
+        placing: How its layers were placed.
         weights: What this process has of what must be the same in all replicas: its variables, and
             those of other networks that its train_step trains.
         variables: What this process has of all that a step changes, in the order of a checkpoint:
@@ -64,6 +67,7 @@ class Network:
     split: SplitNetwork | None
     held: Held
     preflight: preflight.Preflight
+    placing: Placing
     weights: Sequence[Any]
     variables: Sequence[Any]
     stages: "StagedNetwork | None" = None
@@ -86,148 +90,106 @@ class Network:
         return use(batch, self.model(batch["image"], training=False))
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Assembled:
-    """The compiled model of a run, which has not been looked at yet; see `Network`."""
-
-    model: keras.Model
-    loss: keras.Loss
-    average: Switch
-    groups: Groups | None
-    split: SplitNetwork | None
+def placing_of(attempt: Attempt, data: RunData, costs: Costs) -> Placing:
+    """Return how the configuration places the layers of a network; `costs` measures them."""
+    if attempt.config.stages > 1:
+        return InStages(attempt, data, costs)
+    return Whole(attempt, data)
 
 
-def assemble(attempt: Attempt, data: RunData) -> Assembled:
-    """Make and compile the model of a run; with split it runs on parts of samples.
+def build(attempt: Attempt, data: RunData, placing: Placing) -> Network:
+    """Make, compile, place and check the model of a run; called by all processes together.
 
-    Raises ValueError for a model that tiles or split do not suit.
+    Raises ValueError for a model that would train wrongly, or cannot be placed so.
     """
-    config, backend = attempt.config, attempt.backend
-    loss = make_loss(data.task, data.class_weights)
-    # XLA compiles the step as a whole: its parts cannot be timed.
-    is_noted = not config.xla and attempt.topology.num_replicas > 1
-    with backend.scope():
-        model = compiled_model(
-            data.task,
-            loss,
-            num_replicas=config.num_replicas,
-            steps_per_epoch=data.steps_per_epoch,
-            metrics=of_batches(config.metrics),
-            image_shape=data.input_shape,
-            initial_weights=attempt.initial_weights,
-            say=attempt.say,
-        )
-    if len(attempt.topology.local_replicas) > 1:
-        keep_terms_apart(model)
-    if data.tiles is not None:
-        check_model(model)
-    groups, split = split_network(attempt, data, model)
-    if split is not None:
-        split.install()
-        if data.tiles is None:  # Their parts add up.
-            split_loss(loss, split, data.task.source.num_classes)
-    ignored = data.task.source.ignored
-    if ignored is not None:
-        check_can_ignore(config, model)
-        ignore_in_loss(loss, ignored, of_regions=config.has_regions)
-    return Assembled(
-        model=model,
-        loss=loss,
-        average=Switch(backend.average, attempt.note if is_noted else None),
-        groups=groups,
-        split=split,
-    )
-
-
-def build(attempt: Attempt, data: RunData) -> Network:
-    """Make, compile and check the model of a run.
-
-    Raises ValueError for a model that would train wrongly.
-    """
-    made = assemble(attempt, data)
-    model, loss, split = made.model, made.loss, made.split
-    batch = data.first_windows()
-    truth = truth_of(batch)
-    checked = preflight.inspect(
-        model,
-        loss,
-        image=batch["image"].numpy()[:1],
-        truth=truth.numpy()[:1],
-        outputs=outputs_of(data.task),
-        targets=tuple(data.task.source.targets),
-        support=attempt.support,
-        run=None if split is None else on_devices(attempt.backend, split),
-    )
-    file = saving.file_of(model, attempt.folder) if attempt.topology.is_chief else MODEL
+    made = assemble(attempt, data, placing)
+    file = saving.file_of(made.model, attempt.folder) if attempt.topology.is_chief else MODEL
     if file == WEIGHTS:
         attempt.say(
             f"The run keeps the model's weights, {file}: Keras cannot save the whole model, since "
             "one of its classes has no get_config."
         )
-    if slow := slow_statistics(model, data.last_step):
+    if slow := slow_statistics(made.model, data.last_step):
         attempt.say(slow)
-    network = completed(attempt, data, made, batch, checked=checked, file=file)
-    if split is not None:
-        attempt.say(split.summary())
+    batch = data.first_windows()
+    placed = placing.place(made, batch)
+    with placed.looking():
+        checked = preflight.inspect(
+            made.model,
+            made.loss,
+            image=batch["image"].numpy()[:1],
+            truth=truth_of(batch).numpy()[:1],
+            outputs=outputs_of(data.task),
+            targets=tuple(data.task.source.targets),
+            support=placed.support,
+            run=placed.run,
+        )
+    network = complete(attempt, data, placing, made, placed, batch, checked=checked, file=file)
+    for told in (made.split, network.stages and network.stages.log):
+        if told is not None:
+            attempt.say(told.summary())
     return network
 
 
-def completed(
+def assemble(attempt: Attempt, data: RunData, placing: Placing) -> Assembled:
+    """Make and compile the model of a run.
+
+    Raises ValueError for a model that cannot be placed so, or whose metrics would count pixels that
+    are to count for nothing.
+    """
+    config, source = attempt.config, data.task.source
+    loss = make_loss(data.task, data.class_weights)
+    model = placing.make(loss)
+    groups, split = split_network(attempt, data, model)
+    if split is not None and data.tiles is None:  # Losses of tiles add up.
+        split_loss(loss, split, source.num_classes)
+    if source.ignored is not None:
+        check_can_ignore(config, model)
+        ignore_in_loss(loss, source.ignored, of_regions=config.has_regions)
+    return Assembled(model=model, loss=loss, groups=groups, split=split)
+
+
+def complete(
     attempt: Attempt,
     data: RunData,
+    placing: Placing,
     made: Assembled,
-    batch: dict[str, tf.Tensor],
+    placed: Placed,
+    batch: Batch,
     *,
     checked: preflight.Preflight,
     file: str,
 ) -> Network:
     """Return the network with all that a step changes; `batch` has whole windows."""
-    config, backend, topology = attempt.config, attempt.backend, attempt.topology
-    model, split, truth = made.model, made.split, truth_of(batch)
+    config, model, split = attempt.config, made.model, made.split
     if split is not None:
         sizes = math.prod(batch["image"].shape[1:]) + math.prod(checked.output_shape)
         split_own_methods(model, split, sizes * tf.float32.size)
-    if model._compile_metrics is not None or len(getattr(model, "outputs", None) or ()) != 1:
-        with backend.scope():
-            make_metrics(model, batch["image"], truth, config.metrics)
-    used = look_at_step(
-        model,
-        backend,
-        image=(config.replica_samples // config.accumulation, *batch["image"].shape[1:]),
-        truth=tf.TensorSpec(truth.shape[1:], truth.dtype),
-        accumulation=config.accumulation,
-        num_replicas=topology.num_replicas,
-    )
-    with backend.scope():
-        check_overwriting(used.optimizers)
-    if split is not None:
-        check_trains_model(used, split.variables)
-    metrics = model._compile_metrics.metrics if model._compile_metrics else ()
+    if compiled_metrics(model) is not None or len(getattr(model, "outputs", None) or ()) != 1:
+        with placing.scope(), placed.looking():
+            make_metrics(model, batch["image"], truth_of(batch), config.metrics)
+    ready = placed.ready(batch)
+    compiled = compiled_metrics(model)
+    metrics = compiled.metrics if compiled else ()
     if split is not None:
         split_metrics(metrics, split)
     if data.tiles is not None:
         check_metrics(metrics)
-    weights = [*model.variables, *used.trained]
-    variables = [*model.variables, *model.optimizer.variables, *used.trained, *used.others]
     return Network(
         model=model,
         loss=made.loss,
         file=file,
-        average=made.average,
         groups=made.groups,
-        averaging=Averaging(
-            average=made.average,
-            accumulation=config.accumulation,
-            optimizers=used.optimizers,
-            is_alone=topology.num_replicas == 1,
-        ),
         split=split,
-        held=EveryVariable(backend, topology, model, variables),
         preflight=checked,
-        weights=weights,
-        variables=variables,
+        placing=placing,
         encoder=_encoder(config, model),
+        average=ready.average,
+        averaging=ready.averaging,
+        held=ready.held,
+        weights=ready.weights,
+        variables=ready.variables,
+        stages=ready.stages,
     )
 
 
@@ -257,20 +219,6 @@ def check_can_ignore(config: RunConfig, model: keras.Model) -> None:
             f"{counting} would count them. Leave one of the two out, or replace these pixels in "
             "the files."
         )
-
-
-def on_devices(backend: Backend, split: SplitNetwork) -> Callable[..., tf.Tensor]:
-    """Return the function that looks at a model's whole output, computed on all devices."""
-
-    def run(forward: Callable[[tf.Tensor], tf.Tensor], image: tf.Tensor) -> tf.Tensor:
-        def on_device() -> tf.Tensor:
-            group = split.group()
-            part = own_part({"image": image}, group, split.bounds)["image"]
-            return split.whole_output(forward(part), group)
-
-        return backend.run(on_device)[0]
-
-    return run
 
 
 def split_network(

@@ -21,6 +21,7 @@ from tfunet.training.attempt import start
 from tfunet.training.network import build
 from tfunet.training.run_data import open_data
 from tfunet.training.step import Steps
+from tfunet.training.whole import Whole
 
 # A loss that is this many times the lowest one has left the range.
 DIVERGED = 4.0
@@ -108,7 +109,7 @@ def measure_rates(
     backend: Any = SingleDevice(Launch())
     attempt = start(_alone(config, steps), backend, folder, nobody_asks)
     data = open_data(attempt)
-    network = build(attempt, data)
+    network = build(attempt, data, Whole(attempt, data))
     model = network.model
     run = Steps(attempt, data, network, (), 0)
     losses: list[float] = []

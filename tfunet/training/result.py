@@ -83,7 +83,7 @@ def _dataset_scores(regions: Iterable[str], logs: Mapping[str, float]) -> dict[s
 def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     """Return result.json. A check that failed would have ended the run before."""
     config, topology = trainer.attempt.config, trainer.attempt.topology
-    data, progress = trainer.data, trainer.progress
+    data, progress, stages = trainer.data, trainer.progress, trainer.network.stages
     # Steps with another number of replicas say nothing about this one's speed.
     first_step = progress.replicas_from_step[-1][0]
     steady, warm_up = steady_seconds(progress.step_seconds, progress.traced_steps, first=first_step)
@@ -91,9 +91,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
     median = float(np.median(steady)) if steady else None
     pairs = [turn[:2] for turn in measured.turns]
     energy = progress.energy or {}
-    checks = {"weights": True, "scores": True}
-    if not config.synthetic:
-        checks["samples"] = True
+    checks = dict.fromkeys(("weights", "scores", *(() if config.synthetic else ("samples",))), True)
     errors = {name: progress.logs[f"val_mae_{name}"] for name in data.task.source.targets}
     return {
         "backend": config.backend,
@@ -117,7 +115,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "synthetic_share": share(pairs),
         "synthetic_pairs_seconds": pairs,
         **measured.parts,
-        **({} if trainer.network.stages is None else {"pipeline": trainer.network.stages.record()}),
+        **({} if stages is None else {"pipeline": stages.log.record()}),
         **({} if data.tiles is None else {"tiling": data.tiles.record()}),
         "training_seconds": sum(progress.step_seconds),
         "evaluation_seconds": progress.seconds["evaluation"],

@@ -178,33 +178,7 @@ def open_data(attempt: Attempt) -> RunData:
         if topology.is_chief and (line := seen_before(config, source, split.validation)):
             attempt.say(line)
     if topology.is_chief:
-        before = first_contents(folder) if checkpoint.exists(folder) else None
-        now = contents(cases, split)
-        if before not in (None, now):
-            attempt.say(
-                "warning: images or masks are others than those that this run began with. Start a "
-                "new run, or restore their files."
-            )
-        values = [value for case in split.train for value in cases.signs[case].ends]
-        folder.write_data(
-            {
-                "name": source.name,
-                "channels": source.channels,
-                "num_classes": source.num_classes,
-                "patch": task.patch if tiles is None else tiles.window,
-                "preparation": source.preparation,
-                **({"targets": list(source.targets)} if source.targets else {}),
-                **({"regions": source.regions} if config.has_regions else {}),
-                "label_names": list(source.label_names().values()),
-                "training_files": training_files(source, split),
-                "contents": before or now,
-                **({KEY: weights} if weights else {}),
-                "mask_values": source.mask_values,
-                "pixel_sizes": trained_sizes(source, split.train),
-                "pixel_unit": source.unit,
-                "value_ends": [ends(values) for ends in (min, max)] if values else [],
-            }
-        )
+        _write_facts(attempt, task, tiles, cases, split, weights)
     whole_cases = _whole_cases(attempt, task, cases, split)
     split, deciding = _own_share(attempt, source, split)
     num_samples = len(split.train) * config.patches_per_case
@@ -235,6 +209,45 @@ def open_data(attempt: Attempt) -> RunData:
         deciding=deciding,
         tiles=tiles,
         class_weights=weights,
+    )
+
+
+def _write_facts(
+    attempt: Attempt,
+    task: Task,
+    tiles: Tiles | None,
+    cases: CachedCases,
+    split: Split,
+    weights: Sequence[float],
+) -> None:
+    """Write data.json, and say if a run goes on with other images or masks."""
+    config, folder, source = attempt.config, attempt.folder, task.source
+    before = first_contents(folder) if checkpoint.exists(folder) else None
+    now = contents(cases, split)
+    if before not in (None, now):
+        attempt.say(
+            "warning: images or masks are others than those that this run began with. Start a "
+            "new run, or restore their files."
+        )
+    values = [value for case in split.train for value in cases.signs[case].ends]
+    folder.write_data(
+        {
+            "name": source.name,
+            "channels": source.channels,
+            "num_classes": source.num_classes,
+            "patch": task.patch if tiles is None else tiles.window,
+            "preparation": source.preparation,
+            **({"targets": list(source.targets)} if source.targets else {}),
+            **({"regions": source.regions} if config.has_regions else {}),
+            "label_names": list(source.label_names().values()),
+            "training_files": training_files(source, split),
+            "contents": before or now,
+            **({KEY: weights} if weights else {}),
+            "mask_values": source.mask_values,
+            "pixel_sizes": trained_sizes(source, split.train),
+            "pixel_unit": source.unit,
+            "value_ends": [ends(values) for ends in (min, max)] if values else [],
+        }
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfunet.inside.of_keras import all_layers
 from tfunet.record import MODEL, WEIGHTS, RunFolder
 
 # Models and layers of these packages are known to be saved whole.
@@ -23,7 +24,7 @@ def file_of(model: keras.Model, folder: RunFolder) -> str:
 
     Raises ValueError for a model whose weights would be lost.
     """
-    if any(type(part).__module__.split(".")[0] not in PROVED for part in model._flatten_layers()):
+    if any(type(part).__module__.split(".")[0] not in PROVED for part in all_layers(model)):
         _prove(model, folder)
     try:
         json.dumps(keras.saving.serialize_keras_object(model))

@@ -1,19 +1,20 @@
 """Keeps what a report shows of three validation cases: the worst, the median and the best one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfunet.data.shown_planes import in_8_bits, planes_through, shown_channels
+from tfunet.data.shown_planes import Plane, in_8_bits, planes_through, shown_channels
 from tfunet.data.true_colours import true_colours
 from tfunet.files.arrays import write_arrays
 from tfunet.learning.scores import dice
 from tfunet.record import SHOWN_CASES
 from tfunet.training.epochs import Trainer
 from tfunet.training.evaluation import Scores
+from tfunet.training.run_data import RunData
 from tfunet.training.whole_cases import cores, stored_voxels
 
 
@@ -70,9 +71,26 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
         flat = attempt.backend.sum(flat.astype(np.float64)).astype(np.uint8)
     if not attempt.topology.is_chief:
         return
+    ranks = dict(zip(chosen, shown, strict=True))
+    write_arrays(attempt.folder.path / SHOWN_CASES, *_pictures(data, ranks, masks, planes, flat))
+
+
+def _pictures(
+    data: RunData,
+    ranks: Mapping[int, str],
+    masks: Sequence[np.ndarray],
+    planes: Sequence[Sequence[Plane]],
+    flat: np.ndarray,
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the planes of cases, and what is said of them.
+
+    Args:
+        ranks: Why each case is shown, by its number.
+        flat: The predicted labels of all planes, one after the other.
+    """
     source = data.task.source
     arrays: dict[str, np.ndarray] = {}
-    for number, (case, several) in enumerate(zip(chosen, planes, strict=True)):
+    for number, (case, several) in enumerate(zip(ranks, planes, strict=True)):
         image = stored_voxels(data.cases, case, image=True)
         coloured, in_colour = true_colours(source, case), source.in_colour
         pixels = [
@@ -93,7 +111,7 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
                 "rank": rank,
                 "planes": [plane.title(mask.shape) for plane in several],
             }
-            for case, rank, mask, several in zip(chosen, shown, masks, planes, strict=True)
+            for (case, rank), mask, several in zip(ranks.items(), masks, planes, strict=True)
         ],
     }
-    write_arrays(attempt.folder.path / SHOWN_CASES, arrays, facts)
+    return arrays, facts

@@ -16,6 +16,7 @@ from tfunet.config.words import near_match
 from tfunet.geometry.kinds import is_own
 from tfunet.pipeline.balance import Balance, NoBalanceError, balances
 from tfunet.pipeline.chain import Chain
+from tfunet.pipeline.chunk import traffic_of
 from tfunet.pipeline.network import Network
 from tfunet.pipeline.rounds import rounds
 from tfunet.pipeline.schedules import homes, waiting
@@ -28,7 +29,6 @@ from tfunet.pipeline.simulation import (
 )
 from tfunet.pipeline.stage_memory import stage_memory
 from tfunet.pipeline.statistics import batch_normalizations, check_deferrable
-from tfunet.pipeline.step import StagedStep
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 
@@ -100,7 +100,7 @@ def predicted_bytes(
     graph: Network, chain: Chain, begins: Sequence[int], config: RunConfig, batch_bytes: int
 ) -> list[int]:
     """Return the memory that each stage is predicted to take."""
-    traffic, devices = StagedStep(graph, begins).traffic, homes(config.schedule, config.stages)
+    traffic, devices = traffic_of(graph, begins), homes(config.schedule, config.stages)
     orders = training_orders(config.schedule, config.stages, config.micro_batches, traffic.crossing)
     return stage_memory(
         chain,

@@ -82,7 +82,7 @@ class Steps:
                 step = in_order_of_graph(step)
             for support in supports:
                 step = support.guarding(step)
-            return step if network.stages is None else network.stages.watching(step)
+            return step if network.stages is None else network.stages.log.watching(step)
 
         self._make = make
         self.forget_traces()

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend
 from tfunet.geometry.grid import Grid
+from tfunet.inside.of_keras import loss_tracker
 from tfunet.learning.averaging import Averaging
 from tfunet.learning.own_part import as_pixels, loss_of_tile
 from tfunet.parallel.network import SplitNetwork
@@ -131,7 +132,7 @@ class WholeNetwork:
         self._is_reached = [gradient is not None for gradient in gradients]
         # All devices together count a tile once.
         devices = 1 if self._split is None else self._split.mesh.sample_parts
-        model._loss_tracker.update_state(value, sample_weight=1 / devices)
+        loss_tracker(model).update_state(value, sample_weight=1 / devices)
         # Each pixel as a sample, so that large tiles count more than small ones.
         pixels = as_pixels(batch, batch["mask"]), as_pixels(batch, output)
         return {

@@ -18,6 +18,7 @@ from tfunet.geometry.receptive_field import (
     reach,
     statistics_layers,
 )
+from tfunet.inside.of_keras import graph_of
 from tfunet.learning.own_part import check_adds_up
 from tfunet.models import MODELS
 from tfunet.models.files import is_file
@@ -144,7 +145,7 @@ def _network_for(task: Task, spatial: Sequence[int]) -> keras.Model:
     # A builder of the user's own may call its model, or load weights.
     is_own = config.model not in MODELS
     model = build_symbolic(build, precision=config.precision, has_values=is_own)
-    return model._functional if isinstance(model, keras.Sequential) else model
+    return graph_of(model)
 
 
 def inexact_layers(model: keras.Model) -> list[str]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend
 from tfunet.config.own_code import OURS, explain
+from tfunet.inside.of_keras import all_layers, trained_by, variable_key
 from tfunet.learning.averaging import instead_of_apply, none_made
 
 MADE_IN_STEP = (
@@ -101,7 +102,7 @@ def look_at_step(
         with instead_of_apply(applied.note), making:
             return backend.run(replica_step)
 
-    unbuilt = [layer.name for layer in model._flatten_layers() if not layer.built]
+    unbuilt = [layer.name for layer in all_layers(model) if not layer.built]
     try:
         graph = step.get_concrete_function().graph
     except Exception as error:
@@ -115,32 +116,41 @@ def look_at_step(
             f"{', '.join(unbuilt)} have no weights before the step, which cannot make them: give "
             "them a keras.Input, or call them once in the function that builds the model."
         ) from error
+    _check_can_accumulate(applied, accumulation)
+    with backend.scope():
+        return _used(model, applied.trained, graph)
+
+
+def _check_can_accumulate(applied: "_Applied", accumulation: int) -> None:
+    """Raise ValueError for a step that cannot be cut into so many passes."""
     if accumulation > 1 and (len(applied.trained) != 1 or applied.most_calls != 1):
         raise ValueError(
             f"accumulation={accumulation} needs a train_step that applies one optimizer, once. "
             f"This one applies {len(applied.trained)}, up to {applied.most_calls} times: what "
             "follows the first would not see its weights. Leave out accumulation."
         )
-    optimizers = [optimizer for optimizer, _ in applied.trained]
-    with backend.scope():
-        for optimizer, variables in applied.trained:
-            if not optimizer.built:
-                optimizer.build(variables)
+
+
+def _used(
+    model: keras.Model, applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]], graph: Any
+) -> Used:
+    """Build the optimizers that a traced step applies; return what it applies and uses."""
+    for optimizer, variables in applied:
+        if not optimizer.built:
+            optimizer.build(variables)
+    optimizers = [optimizer for optimizer, _ in applied]
     further = [optimizer for optimizer in optimizers if optimizer is not model.optimizer]
     held = _Distinct(model.optimizer)
     for variable in (*model.variables, *model.optimizer.variables):
         held.add(variable)
-    trained = [
-        variable for _, variables in applied.trained for variable in variables if held.add(variable)
-    ]
+    trained = [variable for _, variables in applied for variable in variables if held.add(variable)]
     others = [
         variable for optimizer in further for variable in optimizer.variables if held.add(variable)
     ]
     for variable in (state for metric in model.metrics for state in metric.variables):
         held.add(variable)  # Kept apart: their state differs between replicas.
-    others += [
-        Plain(_whole(variable)) for variable in _in_order_of_use(graph) if held.add(variable)
-    ]
+    captured = _in_order_of_use(graph)
+    others += [Plain(each) for each in captured if held.add(each)]
     return Used(optimizers=optimizers, trained=trained, others=others)
 
 
@@ -150,8 +160,8 @@ def check_trains_model(used: Used, variables: Sequence[Any]) -> None:
     That is of an optimizer for another network, which split does not run.
     """
     for optimizer in used.optimizers[1:] and used.optimizers:
-        own = {optimizer._var_key(variable) for variable in variables}
-        trained = {optimizer._var_key(variable) for variable in optimizer._trainable_variables}
+        own = {variable_key(optimizer, variable) for variable in variables}
+        trained = {variable_key(optimizer, variable) for variable in trained_by(optimizer)}
         if own.isdisjoint(trained):
             raise ValueError(
                 f"The model's train_step applies {len(used.optimizers)} optimizers, of which "
@@ -211,7 +221,7 @@ class _Applied:
         """Take the place of `apply` while a step is traced."""
         # MirroredStrategy traces each replica in a thread of its own.
         self._calls[id(optimizer), threading.get_ident()] += 1
-        given = optimizer._trainable_variables if variables is None else variables
+        given = trained_by(optimizer) if variables is None else variables
         known = next((trained for applied, trained in self.trained if applied is optimizer), None)
         if known is None:
             self.trained.append((optimizer, list(given)))
@@ -226,13 +236,13 @@ class _Distinct:
     """Tells variables apart, of Keras or TensorFlow, whole or one replica's part."""
 
     def __init__(self, optimizer: keras.Optimizer) -> None:
-        self._key = optimizer._var_key
+        self._optimizer = optimizer
         self._keys: set[str] = set()
 
     def add(self, variable: Any) -> bool:
         """Whether it is new."""
         before = len(self._keys)
-        self._keys.add(self._key(variable))
+        self._keys.add(variable_key(self._optimizer, variable))
         return len(self._keys) > before
 
 
@@ -242,9 +252,3 @@ def _in_order_of_use(graph: Any) -> Iterator[tf.Variable]:
     for handle, _ in graph.captures:
         if id(handle) in by_handle:
             yield by_handle[id(handle)]
-
-
-def _whole(variable: tf.Variable) -> tf.Variable:
-    """Return the variable of all local replicas that this is a part of."""
-    container = getattr(variable, "_distributed_container", None)
-    return variable if container is None else container()

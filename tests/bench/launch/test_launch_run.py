@@ -191,7 +191,7 @@ def test_children_of_a_process_that_ended_well_are_ended(mark):
 def test_half_written_file_of_a_killed_process_is_removed(mark):
     program = """
 from pathlib import Path
-from tfunet.record import replacing
+from tfunet.files.atomic import replacing
 with replacing(Path("run/checkpoint.npz")) as partial:
     partial.write_text("half")
     os.kill(os.getpid(), 9)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfunet.config.amount import MIB, parse
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
+from tfunet.inside.of_tensorflow import address_of
 from tfunet.machine import device
 from tfunet.swap.arena.arena import ALIGNMENT, FIRST_REGION_BYTES, Memory
 
@@ -164,8 +165,7 @@ def _addresses(num_bytes: int, number: int) -> list[int]:
     """Return the addresses of so many blocks, allocated together and freed again."""
     shape = tf.constant([num_bytes // ALIGNMENT, ALIGNMENT])
     blocks = [tf.raw_ops.Empty(shape=shape, dtype=tf.uint8) for _ in range(number)]
-    # The memory itself: `numpy()` would copy it.
-    return [block._numpy().__array_interface__["data"][0] for block in blocks]
+    return [address_of(block) for block in blocks]
 
 
 def _pieces(addresses: list[int], block: int) -> list[int]:

@@ -38,6 +38,7 @@ from tfunet.graph.edits import (
 )
 from tfunet.graph.regrouped import PRODUCTS, SUMS
 from tfunet.graph.step import READS, Trace, root
+from tfunet.inside.of_tensorflow import set_input
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
@@ -226,10 +227,10 @@ class _Follower:
     def _read_restored(self, action: Action) -> None:
         for position, copy in enumerate(action.inputs):
             if copy[1]:
-                self._ops[action.index]._update_input(position, self._restored[copy])
+                set_input(self._ops[action.index], position, self._restored[copy])
                 of_bias = self._turns.of_bias.get(action.index)
                 if of_bias is not None and position == 2:
-                    self._ops[of_bias]._update_input(0, self._restored[copy])
+                    set_input(self._ops[of_bias], 0, self._restored[copy])
 
     def _name(self, tensor: int) -> str:
         return self._trace.tensors[tensor].name
@@ -240,9 +241,9 @@ def _read_outputs(trace: Trace, ops: Sequence[tf.Operation], handles: Sequence[t
     apart from the biases before them, as the gradients did while they read the inputs."""
     for op, described in zip(ops, trace.ops, strict=True):
         if described.instead >= 0 and described.inputs[1] == described.instead:
-            op._update_input(1, handles[described.instead])
+            set_input(op, 1, handles[described.instead])
         if described.kind == "LeakyRelu" and described.inputs[0] in trace.parted:
-            op._update_input(0, apart(op.inputs[0]))
+            set_input(op, 0, apart(op.inputs[0]))
 
 
 def _freed(actions: Sequence[Action]) -> set[int]:

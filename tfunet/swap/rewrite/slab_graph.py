@@ -7,6 +7,7 @@ import tensorflow as tf
 from tfunet.graph import slab_ops
 from tfunet.graph.edits import forget_shape_readers, read_instead
 from tfunet.graph.step import Trace
+from tfunet.inside.of_tensorflow import control_outputs, set_control_inputs
 from tfunet.swap.plan.slab_chains import Chain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Rows, Tier
@@ -27,11 +28,10 @@ class SlabGraph:
         self._rows = {tensor: tier.rows(handles[tensor]) for tensor in cut.on_host}
         for chain in cut.chains.values():
             for op in (ops[index] for index in chain.ops):
-                for waiting in op._control_outputs:
+                for waiting in control_outputs(op):
                     # Only an order (see `tfunet.graph.slab_rules`), which would keep the whole op.
                     others = [before for before in waiting.control_inputs if before.name != op.name]
-                    waiting._remove_all_control_inputs()
-                    waiting._add_control_inputs(others)
+                    set_control_inputs(waiting, others)
                 for output in op.outputs:
                     forget_shape_readers(output)
 

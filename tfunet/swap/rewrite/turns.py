@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfunet.graph.edits import done, identity, together
 from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, READS, Trace, fused, root
 from tfunet.graph.window_axes import FILTER_GRADIENTS
+from tfunet.inside.of_tensorflow import add_control_inputs, set_input
 
 # How an op is made to wait, by what TensorFlow would do otherwise:
 #   "result"   in a forward pass alone, a part of what it computes as one op: apart, the values of
@@ -149,12 +150,12 @@ class Turns:
         else:
             self.previous, self._carried = [op], []
         if before:
-            op._add_control_inputs(before)
+            add_control_inputs(op, before)
 
     def _delay(self, at: int, waits: Sequence[tf.Operation]) -> None:
         """Make an op wait for others without a control edge to it."""
         if waits:
-            self._ops[at]._update_input(0, identity(self._ops[at].inputs[0], waits))
+            set_input(self._ops[at], 0, identity(self._ops[at].inputs[0], waits))
 
     def _hold_batch(self, at: int) -> None:
         """Let an op that nothing else holds back read the batch in turn: otherwise what a loss
@@ -162,7 +163,7 @@ class Turns:
         batch = _batch_alone(self._trace, at) if self._is_placed else None
         if batch is not None:
             op = self._ops[at]
-            op._update_input(batch, identity(op.inputs[batch], self.previous))
+            set_input(op, batch, identity(op.inputs[batch], self.previous))
 
     def _gone_before(self, at: int) -> list[tf.Operation]:
         """Return the copies to the host that an op waits for."""

@@ -1,9 +1,9 @@
-"""Runs a step through stages in one process: micro-batch by micro-batch, in a schedule's order.
+"""The passes of one chunk of a network: micro-batch by micro-batch.
 
-A stage knows only what it reads and makes. Each of its forward passes has a gradient tape of its
-own; its backward pass asks that tape for the gradients of its inputs and variables, from the
-gradients that the readers of its outputs send. Nothing is differentiated across stages, so that
-each may live in another process.
+A chunk is a stage, or with schedule "v" half of what a device has. It knows only what it reads and
+makes. Each of its forward passes has a gradient tape of its own; its backward pass asks that tape
+for the gradients of its inputs and variables, from the gradients that the readers of its outputs
+send. Nothing is differentiated across chunks, so that each may live in another process.
 
 A recomputed pass keeps only what it read. Before its backward pass it runs again, with a tape, from
 the states that it began with: the counts of random layers, and the statistics of normalisations.
@@ -14,9 +14,8 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, final
 
-import keras
 import tensorflow as tf
 
 from tfunet.learning.pass_states import PassStates, changed_by_passes
@@ -24,11 +23,8 @@ from tfunet.parallel.part import own_tensor
 from tfunet.pipeline.network import Network, Node
 from tfunet.pipeline.noise import Draws, check_repeatable, is_noise
 from tfunet.pipeline.rounds import Traffic
-from tfunet.pipeline.schedules import Action, Orders, waiting
 from tfunet.pipeline.statistics import DeferredStatistics, not_synchronized
 
-# The mean loss over the samples of a micro-batch, from its targets and outputs.
-Loss = Callable[[Any, Any], tf.Tensor]
 # A tape, what it watches beside variables, and what it has seen made of that.
 Taped = tuple[tf.GradientTape, list[tf.Tensor], list[tf.Tensor]]
 
@@ -40,15 +36,16 @@ def _taped(run: Callable[[], list[tf.Tensor]], inputs: list[tf.Tensor]) -> Taped
     return tape, inputs, targets
 
 
-class StageStep:
-    """The passes of one stage in one step.
+@final
+class Chunk:
+    """The layers of a chunk, and their passes in a step.
 
     Args:
-        nodes: Nodes of the stage.
+        nodes: Its nodes.
         reads: Numbers of the tensors that it gets: the network's inputs first, then those of
-            earlier stages.
-        gives: Numbers of those that later stages read.
-        results: Numbers of the network's outputs if this is the last stage, which has the loss.
+            earlier chunks.
+        gives: Numbers of those that later chunks read.
+        results: Numbers of the network's outputs if this is the last chunk, which has the loss.
         deferred: Whether moving statistics of batch normalisation change once a step.
     """
 
@@ -95,7 +92,7 @@ class StageStep:
     def forward(
         self, number: int, values: Mapping[int, tf.Tensor], loss: Callable[[Any], tf.Tensor]
     ) -> dict[int, tf.Tensor]:
-        """Run a micro-batch, keep what its gradient needs, and return what later stages read.
+        """Run a micro-batch, keep what its gradient needs, and return what later chunks read.
 
         `loss` is called again where the pass is recomputed.
         """
@@ -123,7 +120,7 @@ class StageStep:
     def _run(
         self, number: int, known: dict[int, tf.Tensor], loss: Callable[[Any], tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Return what later stages read, then the loss if this stage has a part of it."""
+        """Return what later stages read, then the loss if this chunk has a part of it."""
         with not_synchronized(self.layers):
             for node in self.nodes:
                 if is_noise(node.operation):
@@ -160,7 +157,7 @@ class StageStep:
             state.assign(value)
 
     def predict(self, values: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
-        """Run samples without training, and return what later stages read and the results."""
+        """Run samples without training, and return what later chunks read and the results."""
         known = {at: values[at] for at in (*self.given, *self.reads)}
         for node in self.nodes:
             node.run(known, training=False)
@@ -199,164 +196,68 @@ class StageStep:
         self.statistics.end()
 
 
-class StagedStep:
-    """A step of a network in stages.
+def traffic_of(network: Network, cuts: Sequence[int]) -> Traffic:
+    """Return what crosses from chunk to chunk; `cuts` has where each begins, and the end."""
+    wanted = _wanted(network, cuts)
+    makers = {
+        at: chunk
+        for chunk, (begin, end) in enumerate(pairwise(cuts))
+        for node in network.nodes[begin:end]
+        for at in node.makes
+    }
+    readers = {
+        at: [chunk for chunk, ats in enumerate(wanted) if chunk > maker and at in ats]
+        for at, maker in makers.items()
+    }
+    crossing = {at: chunks for at, chunks in readers.items() if chunks}
+    trained = {at for at in crossing if tf.as_dtype(network.tensors[at].dtype).is_floating}
+    return Traffic(makers=makers, readers=crossing, trained=trained)
+
+
+def chunks_of(network: Network, cuts: Sequence[int], *, deferred: bool = False) -> list[Chunk]:
+    """Return the chunks of a network.
 
     Args:
-        network: All of it.
-        cuts: Where each stage begins, and the end; see `tfunet.pipeline.balance`.
+        network: All of it; where samples are split, that of a device's part.
+        cuts: Where each chunk begins, and the end; see `tfunet.pipeline.balance`.
         deferred: Change the moving statistics of batch normalisation once a step, by those of the
             whole batch, instead of once for each micro-batch.
 
-    Attributes:
-        peak_kept: The most micro-batches that each stage kept at once.
-
-    Raises ValueError if two stages would share a variable, or statistics cannot be deferred.
+    Raises ValueError if two chunks would share a variable, or statistics cannot be deferred.
     """
-
-    def __init__(self, network: Network, cuts: Sequence[int], *, deferred: bool = False) -> None:
-        self.network = network
-        parts = [network.nodes[begin:end] for begin, end in pairwise(cuts)]
-        _check_not_shared(parts)
-        _check_activity(network)
-        makers = {
-            at: stage for stage, nodes in enumerate(parts) for node in nodes for at in node.makes
-        }
-        wanted = [{at for node in nodes for at in node.reads} for nodes in parts]
-        wanted[-1] |= set(network.outputs)
-        self.readers = {
-            at: [reader for reader, ats in enumerate(wanted) if reader > maker and at in ats]
-            for at, maker in makers.items()
-        }
-        self.makers = makers
-        self.stages = [
-            StageStep(
-                nodes,
-                given=[at for at in network.inputs if at in wanted[stage]],
-                reads=[at for at in sorted(wanted[stage]) if makers.get(at, stage) < stage],
-                gives=[at for at in makers if makers[at] == stage and self.readers[at]],
-                results=network.outputs if stage == len(parts) - 1 else (),
-                deferred=deferred,
-            )
-            for stage, nodes in enumerate(parts)
-        ]
-        self.peak_kept = [0] * len(self.stages)
-        # By micro-batch, tensor and reader.
-        self._sent: dict[tuple[int, int, int], tf.Tensor] = {}
-        self._back: dict[tuple[int, int, int], tf.Tensor | None] = {}
-
-    @property
-    def traffic(self) -> Traffic:
-        """What crosses from stage to stage."""
-        crossing = {at: readers for at, readers in self.readers.items() if readers}
-        trained = {at for at in crossing if tf.as_dtype(self.network.tensors[at].dtype).is_floating}
-        return Traffic(makers=self.makers, readers=crossing, trained=trained)
-
-    def run(
-        self,
-        orders: Orders,
-        inputs: Sequence[tf.Tensor],
-        targets: Any,
-        loss: Loss,
-        *,
-        recompute: bool = False,
-    ) -> tuple[tf.Tensor, list[tuple[Any, tf.Tensor | None]]]:
-        """Return the loss, and each trainable variable with its gradient: means of micro-batches.
-
-        Args:
-            orders: What each device does; see `tfunet.pipeline.schedules`.
-            inputs: Inputs of the network, (batch, ...) each.
-            targets: A tensor (batch, ...), or several in any structure.
-            recompute: Keep only what stages read of micro-batches that wait, and run them again.
-
-        Raises ValueError if the batch cannot be cut into the micro-batches of the orders, or if the
-        devices would wait for each other for ever.
-        """
-        count = 1 + max(action.micro_batch for order in orders for action in order)
-        batch = inputs[0].shape[0]
-        if batch % count:
-            raise ValueError(
-                f"A batch of {batch} samples cannot be cut into {count} micro-batches of as many "
-                "samples each. Choose a divisor of the batch."
-            )
-        parts = [
-            keras.tree.map_structure(
-                lambda one, number=number: tf.split(one, count)[number], (list(inputs), targets)
-            )
-            for number in range(count)
-        ]
-        self._sent.clear()
-        self._back.clear()
-        again = waiting(orders) if recompute else {}
-        for chunk, stage in enumerate(self.stages):
-            stage.begin(count, again.get(chunk, ()))
-        left = [list(order) for order in orders]
-        while any(left):
-            went_on = False
-            for order in left:
-                while order and self._can_run(order[0]):
-                    action = order.pop(0)
-                    if action.kind == "forward":
-                        own_inputs, own_targets = parts[action.micro_batch]
-                        self._forward(action, own_inputs, own_targets, loss)
-                    else:
-                        self._backward(action)
-                    went_on = True
-            if not went_on:
-                raise ValueError("The devices would wait for each other for ever in these orders.")
-        for stage in self.stages:
-            stage.end()
-        losses = [value for stage in self.stages for value in stage.losses]
-        return tf.add_n(losses) / count, [
-            (variable, None if total is None else total / count)
-            for stage in self.stages
-            for variable, total in zip(stage.variables, stage.sums, strict=True)
-        ]
-
-    def _can_run(self, action: Action) -> bool:
-        kind, chunk, number = action
-        stage = self.stages[chunk]
-        if kind == "forward":
-            return all((number, at, chunk) in self._sent for at in stage.reads)
-        return number in stage.kept and all(
-            (number, at, reader) in self._back for at in stage.gives for reader in self.readers[at]
+    parts = [network.nodes[begin:end] for begin, end in pairwise(cuts)]
+    _check_not_shared(parts)
+    _check_activity(network)
+    wanted, traffic = _wanted(network, cuts), traffic_of(network, cuts)
+    return [
+        Chunk(
+            nodes,
+            given=[at for at in network.inputs if at in wanted[chunk]],
+            reads=[at for at in sorted(wanted[chunk]) if traffic.makers.get(at, chunk) < chunk],
+            gives=[at for at in traffic.readers if traffic.makers[at] == chunk],
+            results=network.outputs if chunk == len(parts) - 1 else (),
+            deferred=deferred,
         )
-
-    def _forward(
-        self, action: Action, inputs: Sequence[tf.Tensor], targets: Any, loss: Loss
-    ) -> None:
-        _, chunk, number = action
-        stage = self.stages[chunk]
-        values = {at: self._sent.pop((number, at, chunk)) for at in stage.reads}
-        values |= dict(zip(self.network.inputs, inputs, strict=True))
-        given = stage.forward(number, values, lambda outputs: loss(targets, outputs))
-        for at, value in given.items():
-            for reader in self.readers[at]:
-                self._sent[number, at, reader] = value
-        self.peak_kept[chunk] = max(self.peak_kept[chunk], len(stage.kept))
-
-    def _backward(self, action: Action) -> None:
-        _, chunk, number = action
-        stage = self.stages[chunk]
-        gradients = {
-            at: _sum([self._back.pop((number, at, reader)) for reader in self.readers[at]])
-            for at in stage.gives
-        }
-        for at, gradient in stage.backward(number, gradients).items():
-            self._back[number, at, chunk] = gradient
+        for chunk, nodes in enumerate(parts)
+    ]
 
 
-def _sum(gradients: Sequence[tf.Tensor | None]) -> tf.Tensor | None:
-    known = [gradient for gradient in gradients if gradient is not None]
-    return tf.add_n(known) if known else None
+def _wanted(network: Network, cuts: Sequence[int]) -> list[set[int]]:
+    """Return the tensors that each chunk reads; those of the last one have the results, too."""
+    wanted = [
+        {at for node in network.nodes[begin:end] for at in node.reads}
+        for begin, end in pairwise(cuts)
+    ]
+    wanted[-1] |= set(network.outputs)
+    return wanted
 
 
 def _check_not_shared(parts: Sequence[Sequence[Node]]) -> None:
     owners: dict[int, int] = {}
-    for stage, nodes in enumerate(parts):
+    for chunk, nodes in enumerate(parts):
         for node in nodes:
             for variable in node.variables:
-                if owners.setdefault(id(variable), stage) != stage:
+                if owners.setdefault(id(variable), chunk) != chunk:
                     raise ValueError(
                         f"The layer {node.name!r} shares the variable {variable.path!r} with a "
                         "layer of another stage. Cut elsewhere, so that both are in one stage."

@@ -6,30 +6,23 @@ table grows by complete lines.
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
-import socket
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from tfunet.config.kept_programs import FOLDER, copy_names, hashes, named_programs
-from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.run import SCHEMA_VERSION, RunConfig, config_of_record
 from tfunet.config.trust import check_signed, programs, signature
-from tfunet.files.atomic import PARTIAL, WriteError, replacing, write_atomic, writing
+from tfunet.files.atomic import replacing, write_atomic, writing
 from tfunet.files.regular import open_regular
 from tfunet.files.table import Table, csv_line
 from tfunet.files.typed import (
-    Amount,
-    Count,
     FieldError,
-    Positive,
     RecordError,
     amount,
     check_fields,
@@ -39,96 +32,28 @@ from tfunet.files.typed import (
     typed_rows,
     whole,
 )
+from tfunet.record import lock
+from tfunet.record.columns import (
+    CASE_TABLES,
+    DATA,
+    MODEL,
+    MORE_DATA,
+    RESULT,
+    ROUND_COLUMNS,
+    SPAN_COLUMNS,
+    SPLIT,
+    STEP_COLUMNS,
+    WEIGHTS,
+    epoch_columns,
+)
+from tfunet.record.settings import (
+    check_more_epochs,
+    differing_keys,
+    keys_that_may_change,
+    other_settings,
+)
 
-LOCK = ".lock"
-# The trained model; or its weights alone, if it cannot be described.
-MODEL = "model.keras"
-WEIGHTS = "model.weights.h5"
-SHOWN_CASES = "shown_cases.npz"  # Planes of three validation cases, for reports.
 SIGNATURE = ".signature"  # Signs config.json, if it names programs.
-LOCK_SECONDS = 0.2
-SPAN_COLUMNS = ("step", "name", "begin_seconds", "seconds")
-# Folder beside those of the runs where the trainers of a tournament meet.
-MEETINGS = "tournaments"
-# Folder beside those of the runs with the records of failed attempts.
-EARLIER = "earlier"
-ROUND_COLUMNS = (
-    *("round", "step", "trainer", "partner", "own_score", "partner_score", "model_of", "reason"),
-    *("learning_rate", "training_seconds", "round_seconds", "waited_seconds"),
-)
-STEP_COLUMNS = ("step", "seconds", "loss", "traced")
-# What is in the files, by key.
-SPLIT = {
-    "train": list[str],
-    "validation": list[str],
-    "left_out": list[dict[str, str | None]],
-    "validation_groups": list[str],
-}
-DATA = {
-    "name": str,
-    "channels": Positive,
-    "num_classes": Positive,
-    "patch": list[Positive],
-    "preparation": dict[str, Any] | None,
-}
-# Targets are only of data sets without masks, and regions of networks that predict them; earlier
-# versions wrote less.
-MORE_DATA = {
-    "targets": list[str] | None,
-    "regions": dict[str, list[Positive]] | None,
-    "label_names": list[str] | None,
-    "training_files": list[str] | None,
-    "contents": str | None,
-    "class_weights": list[Amount] | None,
-    "mask_values": list[list[int | str]] | None,
-    "pixel_sizes": list[list[float]] | None,
-    "pixel_unit": str | None,
-    "value_ends": list[float] | None,
-}
-RESULT = {"began_unix_seconds": list[tuple[Count, Amount]] | None}
-CASE_COLUMNS = ("epoch", "case", "region", "true_positive", "false_positive", "false_negative")
-ERROR_COLUMNS = ("epoch", "case", "target", "value", "predicted", "absolute_error")
-# The tables with a row for each case: of regions of masks, and of predicted numbers.
-CASE_TABLES = {"cases": CASE_COLUMNS, "errors": ERROR_COLUMNS}
-
-
-# Columns of epochs.csv that are no scores of the validation cases, and no metrics.
-EPOCH_BEGIN = ("epoch", "steps", "loss")
-EPOCH_END = (
-    *("learning_rate", "training_seconds", "evaluation_seconds", "saving_seconds"),
-    *("elapsed_seconds", "weights_hash", "samples_hash", "dropped_samples"),
-)
-
-
-def epoch_columns(
-    regions: Iterable[str], targets: Iterable[str] = (), metrics: Iterable[str] = ()
-) -> tuple[str, ...]:
-    """Return the columns of epochs.csv for a data set with these regions or targets.
-
-    `metrics` have the names that callbacks see: "accuracy", "val_hd95", "val_hd95_cell".
-    """
-    regions = tuple(regions)
-    of_dataset = [
-        f"dataset_{score}{part}"
-        for score in ("dice", "iou")
-        for part in ("", *(f"_{region}" for region in regions))
-        if regions
-    ]
-    return (
-        *EPOCH_BEGIN,
-        "val_loss",
-        *(f"dice_{region}" for region in regions),
-        *(f"iou_{region}" for region in regions),
-        *of_dataset,
-        *(f"mae_{target}" for target in targets),
-        *metrics,
-        *EPOCH_END,
-    )
-
-
-def scored(columns: Iterable[str]) -> list[str]:
-    """Return the columns of epochs.csv that are scores of the validation cases, and metrics."""
-    return [name for name in columns if name not in (*EPOCH_BEGIN, *EPOCH_END)]
 
 
 @final
@@ -150,38 +75,18 @@ class RunFolder:
                 raise OSError(errno.EEXIST, "it is a symbolic link", str(self.path))
         self.create()
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other runs out of this folder.
 
         Removes, before and after, the temporary files of processes that were killed while writing.
 
         Raises ValueError, which names the process, if another run has the folder.
         """
-        path = self.path / LOCK
-        descriptor = _lock(path)
-        try:
-            self._remove_partial()
-            yield
-        finally:
-            self._remove_partial()
-            with contextlib.suppress(OSError):
-                path.unlink()
-            os.close(descriptor)
+        return lock.locked(self.path)
 
     def is_locked(self) -> bool:
         """Whether a run is using this folder."""
-        try:
-            descriptor = open_regular(self.path / LOCK, os.O_RDONLY)
-        except (FileNotFoundError, FileExistsError):  # None, or a link or a pipe: not a run's.
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return lock.is_locked(self.path)
 
     def begin(self, config: RunConfig) -> None:
         """Write config.json for a run that starts or goes on.
@@ -199,33 +104,15 @@ class RunFolder:
     def has_done(self, config: RunConfig) -> bool:
         """Whether the folder holds a finished run of exactly these settings."""
         before = self.read_config() if self.is_done() else None
-        return before is not None and not _differing(config, before)
+        return before is not None and not differing_keys(config, before)
 
     def _add_epochs(self, config: RunConfig) -> None:
         """Make a finished run an unfinished one of more epochs; ValueError for another change."""
-        before = self.read_config()
-        differing = [] if before is None else _differing(config, before)
-        if before is None or not set(differing) <= {"epochs", "steps", *_may_change(config)}:
-            self.write_config(config)  # Says what differs.
-        falls = config.learning_rate_schedule is not None
-        steps = config.steps if before is None else before.steps
-        is_more = before is not None and config.steps is None and config.epochs > before.epochs
-        if before is None or not is_more or steps is not None or falls:
-            advice = "To train it further, give more epochs, or choose"
-            if steps is not None:
-                advice = (
-                    f"It ended after steps = {steps}, which may be in the middle of an "
-                    "epoch, so it cannot be trained further: only runs of epochs can. Choose"
-                )
-            elif falls:
-                advice = (
-                    f"With learning_rate_schedule = {config.learning_rate_schedule!r} its learning "
-                    "rate fell to 0, so it cannot be trained further. Choose"
-                )
-            raise ValueError(
-                f"{self.path} holds a finished run. {advice} another folder with --out."
-                f"{self._from_its_weights()}"
-            )
+        before = self.read_config() or config
+        allowed = {"epochs", "steps", *keys_that_may_change(config)}
+        if not set(differing_keys(config, before)) <= allowed:
+            raise ValueError(other_settings(self.path, config, before))
+        check_more_epochs(self.path, config, before)
         self._put_config(config)
         kept = self.path / f"result-{before.epochs}-epochs.json"
         with writing(kept):
@@ -240,35 +127,13 @@ class RunFolder:
         Raises ValueError if the folder holds a run with other settings.
         """
         before = self.read_config() or config
-        differing = _differing(config, before)
+        differing = set(differing_keys(config, before))
         may_change = not self.is_done() and (
-            set(differing) <= _may_change(config) or not self._has_begun()
+            differing <= keys_that_may_change(config) or not self._has_begun()
         )
         if differing and not may_change:
-            ours, theirs = _as_json(config), _as_json(before)
-            shown = [
-                f"{name}={ours.get(name)!r} (there: {theirs.get(name)!r})" for name in differing
-            ]
-            hint = ""
-            if "num_replicas" in differing and "global_batch" in differing:
-                hint = (
-                    f" To go on with num_replicas={config.num_replicas}, give "
-                    f"global_batch={theirs.get('global_batch')}."
-                )
-            raise ValueError(
-                f"{self.path} holds a run with other settings: {', '.join(shown)}. Choose another "
-                f"folder with --out.{hint}{self._from_its_weights()}"
-            )
+            raise ValueError(other_settings(self.path, config, before))
         self._put_config(config)
-
-    def _from_its_weights(self) -> str:
-        """Return how a run with other settings begins with the weights of this one."""
-        weights = self.path / "model.keras"
-        if not weights.is_file():
-            return ""
-        return (
-            f" To begin there with the weights of this run, also give --initial_weights {weights}"
-        )
 
     def has_checkpoint(self) -> bool:
         """Whether a run can go on from what is here."""
@@ -495,11 +360,6 @@ class RunFolder:
         with writing(path):
             path.unlink(missing_ok=True)
 
-    def _remove_partial(self) -> None:
-        for partial in self.path.glob(f"{PARTIAL}*"):
-            with contextlib.suppress(OSError):
-                partial.unlink()
-
     def _write_json(self, name: str, value: Mapping[str, Any]) -> None:
         write_atomic(self.path / name, json.dumps(value, indent=1, default=_plain) + "\n")
 
@@ -510,27 +370,6 @@ class RunFolder:
         except FieldError as error:
             raise RecordError(self.path / name, error) from error
         return table
-
-
-def _as_json(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration as JSON, where a tuple among a model's options is a list."""
-    return json.loads(json.dumps(asdict(config)))
-
-
-def _differing(config: RunConfig, before: RunConfig) -> list[str]:
-    """Return the keys in which two configurations differ.
-
-    A key that a record lacks is newer than it, and had its default.
-    """
-    ours, theirs = _as_json(config), _as_json(before)
-    return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-
-
-def _may_change(config: RunConfig) -> set[str]:
-    """Return the keys that an unfinished run may change when it goes on."""
-    # The number of replicas may change unless the learning rate depends on it.
-    tied = {"num_replicas"} if config.scale_learning_rate else set()
-    return set(MAY_CHANGE) - tied
 
 
 def sign(folder: Path, text: str, named: Sequence[str]) -> None:
@@ -554,46 +393,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"A record holds numbers and text; {value!r} is neither a number nor text.")
-
-
-def _lock(path: Path) -> int:
-    """Return the descriptor that holds the lock. The kernel frees it however the process ends."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        with writing(path):
-            descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous run may have removed the file between our open and our lock.
-            if _is_file(descriptor, path):
-                break
-        except BlockingIOError:
-            # Try for a while: `is_locked` of another process holds the lock for an instant.
-            if time.monotonic() > deadline:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace")
-                raise ValueError(
-                    f"{path.parent} is in use by {holder or 'another run'}. Wait until it ends, "
-                    "end it, or choose another folder."
-                ) from None
-            time.sleep(LOCK_SECONDS / 10)
-        except OSError as error:
-            # Some shared disks do not support locks.
-            print(f"tfunet: {path.parent} cannot be locked ({error.strerror}).", file=sys.stderr)
-            break
-        os.close(descriptor)
-    holder = f"process {os.getpid()} on {socket.gethostname()}"
-    try:
-        with writing(path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, holder.encode(), 0)
-    except WriteError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _is_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -1,0 +1,217 @@
+"""Each private name of Keras and TensorFlow still does what this package uses it for."""
+
+import inspect
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from paths import ROOT
+
+from tfunet.inside import of_keras, of_tensorflow
+from tfunet.models.symbolic import build_symbolic
+
+TESTED = set()
+
+
+def of(*functions):
+    """Note that a test tries these functions."""
+    TESTED.update(function.__name__ for function in functions)
+    return lambda test: test
+
+
+@pytest.fixture(scope="module")
+def model():
+    inner = keras.Sequential([keras.Input((4, 4, 1)), layers.Conv2D(2, 1, name="inside")])
+    image = keras.Input((4, 4, 1), name="image")
+    x = layers.Dropout(0.5, name="drop")(inner(image))
+    made = keras.Model(image, layers.BatchNormalization(name="norm")(x))
+    made.compile(optimizer="sgd", loss="mse", metrics=["mae"])
+    made.optimizer.build(made.trainable_variables)
+    return made
+
+
+@of(of_keras.all_layers, of_keras.inner_layers, of_keras.graph_of, of_keras.has_graph)
+def test_layers_within_layers_are_found(model):
+    names = [layer.name for layer in of_keras.all_layers(model)]
+    assert names[0] == model.name
+    assert {"inside", "drop", "norm"} < set(names)
+    assert of_keras.all_layers(model, include_self=False)[0] is not model
+    sequential = model.layers[1]
+    assert sequential in of_keras.inner_layers(model)
+    assert of_keras.has_graph(of_keras.graph_of(sequential))
+    assert of_keras.graph_of(model) is model
+    assert not of_keras.has_graph(layers.Dense(1))
+
+
+@of(of_keras.calls_of, of_keras.readers_of, of_keras.run_graph, of_keras.takes_training)
+@of(of_keras.is_told_of_training, of_keras.mask_of)
+def test_graph_is_read_and_run_in_its_order(model):
+    order = [call.operation.name for call in of_keras.calls_of(model)]
+    assert order[0] == "image"
+    assert order[-2:] == ["drop", "norm"]
+    assert [reader.name for reader in of_keras.readers_of(model.get_layer("drop"))] == ["norm"]
+    called = []
+
+    def operation(layer):
+        called.append(layer.name)
+        return layer
+
+    images = tf.ones((1, 4, 4, 1))
+    np.testing.assert_array_equal(of_keras.run_graph(model, [images], operation), model(images))
+    assert called == order[1:]
+    assert of_keras.takes_training(model.get_layer("drop"))
+    assert of_keras.is_told_of_training(model.get_layer("drop"))
+    words = layers.Embedding(3, 2, mask_zero=True)(keras.Input((4,)))
+    assert of_keras.mask_of(words) is not None
+    assert of_keras.mask_of(model.output) is None
+
+
+@of(of_keras.seed_generators, of_keras.own_losses, of_keras.keep_losses_in, of_keras.moments_from)
+def test_what_layers_keep_to_themselves(model):
+    assert len(of_keras.seed_generators(model.get_layer("drop"))) == 1
+    penalized = layers.Dense(1, activity_regularizer="l2")
+    of_keras.keep_losses_in(penalized, kept := [])
+    penalized(tf.ones((1, 1)))
+    assert len(kept) == len(of_keras.own_losses(penalized)) == 1
+    norm = layers.BatchNormalization()
+    norm.build((None, 2))
+    with of_keras.moments_from(norm, lambda *_: (tf.ones(2), tf.ones(2))):
+        np.testing.assert_allclose(norm(tf.ones((3, 2)), training=True), np.zeros((3, 2)))
+
+
+@of(of_keras.compiled_metrics, of_keras.compile_config)
+@of(of_keras.loss_tracker, of_keras.build_metrics)
+def test_what_a_model_was_compiled_with(model):
+    of_keras.build_metrics(model, tf.ones((1, 4, 4, 1)), tf.ones((1, 4, 4, 2)))
+    assert [metric.name for metric in of_keras.compiled_metrics(model).metrics] == ["mae"]
+    assert of_keras.loss_tracker(model).name == "loss"
+    assert of_keras.compiled_metrics(keras.Sequential()) is None
+    assert of_keras.compile_config(model).config["loss"] == "mse"
+    assert of_keras.compile_config(keras.Sequential()) is None
+
+
+@of(of_keras.variable_key, of_keras.trained_by, of_keras.clipping_of, of_keras.clipping_by)
+def test_what_an_optimizer_trains_and_clips(model):
+    optimizer = keras.optimizers.SGD(1.0, clipvalue=0.5)
+    one, other = (keras.Variable(np.zeros(1)) for _ in range(2))
+    optimizer.build([one, other])
+    assert [id(variable) for variable in of_keras.trained_by(optimizer)] == [id(one), id(other)]
+    assert of_keras.variable_key(optimizer, one) == of_keras.variable_key(optimizer, one.value)
+    assert of_keras.variable_key(optimizer, one) != of_keras.variable_key(optimizer, other)
+    assert of_keras.clipping_of(optimizer)([tf.constant([2.0])])[0] == 0.5
+    with of_keras.clipping_by(optimizer, lambda gradients: [3 * each for each in gradients]):
+        optimizer.apply([tf.ones(1), tf.ones(1)])
+    assert one.numpy() == -3
+
+
+@of(of_keras.has_value, of_keras.make_value, of_keras.give_value, of_keras.free_value)
+def test_values_of_variables_come_late_and_go():
+    image, biased = keras.Input((1,)), layers.Dense(2, bias_initializer="ones")
+    model = build_symbolic(lambda: keras.Sequential([image, biased]), precision="float32")
+    variable = model.layers[0].bias
+    assert not of_keras.has_value(variable)
+    of_keras.make_value(variable)
+    np.testing.assert_array_equal(variable, [1, 1])
+    of_keras.give_value(variable, tf.constant([2.0, 2.0]))
+    np.testing.assert_array_equal(variable, [2, 2])
+    of_keras.free_value(variable, lambda shape, dtype=None: tf.zeros(shape, dtype))
+    assert not of_keras.has_value(variable)
+    np.testing.assert_array_equal(variable.value, [0, 0])
+
+
+@of(of_keras.pooling_by, of_keras.unseeded_generator, of_keras.set_unseeded_generator)
+def test_what_all_layers_share():
+    pooled = []
+
+    def pool(keras_max_pool, *args, **kwargs):
+        pooled.append(keras_max_pool(*args, **kwargs))
+        return pooled[0] + 1
+
+    with of_keras.pooling_by(pool):
+        output = layers.MaxPooling2D()(tf.ones((1, 2, 2, 1)))
+    assert float(output[0, 0, 0, 0]) == 2 == float(pooled[0][0, 0, 0, 0]) + 1
+    keras.random.normal(())
+    generator = of_keras.unseeded_generator()
+    assert generator.state.shape == (2,)
+    of_keras.set_unseeded_generator(generator)
+    assert of_keras.unseeded_generator() is generator
+
+
+@of(of_tensorflow.set_input, of_tensorflow.set_attribute, of_tensorflow.control_outputs)
+@of(of_tensorflow.set_control_inputs, of_tensorflow.add_control_inputs, of_tensorflow.evaluated)
+@of(of_tensorflow.function_graph)
+def test_graphs_are_read_and_changed():
+    with tf.Graph().as_default() as graph:
+        one, two = tf.constant(1.0), tf.constant(2.0)
+        total = tf.add(one, one).op
+        of_tensorflow.set_input(total, 1, two)
+        assert list(total.inputs) == [one, two]
+        of_tensorflow.add_control_inputs(total, [two.op])
+        assert of_tensorflow.control_outputs(two.op) == [total]
+        of_tensorflow.set_control_inputs(total, [one.op])
+        assert list(total.control_inputs) == [one.op]
+        of_tensorflow.set_attribute(total, "_own", tf.compat.v1.AttrValue(b=True))
+        assert total.get_attr("_own")
+        assert of_tensorflow.evaluated(tf.range(3)).tolist() == [0, 1, 2]
+
+        @tf.function
+        def doubled(value):
+            return 2 * value
+
+        doubled(one)
+        (call,) = (op for op in graph.get_operations() if "Call" in op.type)
+        inner = of_tensorflow.function_graph(graph, call.get_attr("f").name)
+        assert "Mul" in [op.type for op in inner.get_operations()]
+
+
+@of(of_tensorflow.call_options, of_tensorflow.calling_with, of_tensorflow.with_constants)
+def test_functions_are_called_otherwise_and_frozen():
+    asked = []
+
+    class Options(of_tensorflow.CallOptions):
+        def as_attrs(self):
+            asked.append(1)
+            return super().as_attrs()
+
+    before = of_tensorflow.call_options()
+    variable = tf.Variable(3.0)
+    function = tf.function(lambda value: value * variable)
+    with of_tensorflow.calling_with(Options(before.executor_type)):
+        assert function(tf.constant(2.0)) == 6
+    assert asked
+    assert of_tensorflow.call_options() is before
+    frozen = of_tensorflow.with_constants(function.get_concrete_function(tf.constant(2.0)))
+    variable.assign(5.0)
+    assert frozen(tf.constant(2.0))[0] == 6
+
+
+@of(of_tensorflow.gpu_limits, of_tensorflow.uses_onednn, of_tensorflow.address_of)
+def test_devices_and_their_memory():
+    assert len(of_tensorflow.gpu_limits()) == len(tf.config.list_logical_devices("GPU"))
+    assert of_tensorflow.uses_onednn() in (True, False)
+    assert of_tensorflow.address_of(tf.ones(4)) % 4 == 0
+
+
+@pytest.mark.parametrize("module", [of_keras, of_tensorflow], ids=lambda module: module.__name__)
+def test_every_private_name_has_its_test(module):
+    own = {
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    }
+    assert own
+    assert own <= TESTED
+
+
+# Of a backend, which imports nothing of the package but its seam.
+SEAM = {"tf_native/multiworker.py"}
+
+
+def test_only_two_files_use_private_modules():
+    private = re.compile(r"^\s*(from|import) (keras\.src|tensorflow\.python)\b", re.M)
+    files = [*ROOT.glob("tfunet/**/*.py"), *ROOT.glob("tf_native/*.py"), *ROOT.glob("hvd/*.py")]
+    using = {str(path.relative_to(ROOT)) for path in files if private.search(path.read_text())}
+    assert using == {"tfunet/inside/of_keras.py", "tfunet/inside/of_tensorflow.py", *SEAM}

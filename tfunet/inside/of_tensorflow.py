@@ -1,0 +1,102 @@
+"""What TensorFlow keeps to itself, and this package uses; each function has one private name."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.eager import context
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+from tensorflow.python.util import _pywrap_util_port
+
+# Options that TensorFlow asks for each time a function is called.
+CallOptions: Any = context.FunctionCallOptions
+
+
+def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Have an op of a graph read another tensor."""
+    op._update_input(index, tensor)
+
+
+def set_attribute(op: tf.Operation, name: str, value: Any) -> None:
+    """Give an op of a graph an attribute."""
+    op._set_attr(name, value)
+
+
+def control_outputs(op: tf.Operation) -> list[tf.Operation]:
+    """Return the ops that wait for an op by a control edge."""
+    waiting: list[tf.Operation] = op._control_outputs
+    return waiting
+
+
+def set_control_inputs(op: tf.Operation, before: Sequence[tf.Operation]) -> None:
+    """Have an op of a graph wait for these ops only, beside those whose tensors it reads."""
+    op._remove_all_control_inputs()
+    op._add_control_inputs(before)
+
+
+def add_control_inputs(op: tf.Operation, before: Sequence[tf.Operation]) -> None:
+    """Have an op of a graph wait for these ops, too."""
+    op._add_control_inputs(before)
+
+
+def function_graph(graph: tf.Graph, name: str) -> tf.Graph:
+    """Return the graph of a function that the ops of a graph call."""
+    return graph._get_function(name).graph
+
+
+def evaluated(tensor: tf.Tensor) -> Any:
+    """Return the value of a tensor that the C++ that infers shapes computes; None of others."""
+    with tensor.graph._c_graph.get() as graph:
+        return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(graph, tensor._as_tf_output())
+
+
+def call_options() -> Any:
+    """Return the options with which functions are called."""
+    return context.context().function_call_options
+
+
+@contextlib.contextmanager
+def calling_with(options: Any) -> Iterator[None]:
+    """Call functions with these options in the block."""
+    before = call_options()
+    context.context().function_call_options = options
+    try:
+        yield
+    finally:
+        context.context().function_call_options = before
+
+
+def gpu_limits() -> list[int]:
+    """Return the memory of each GPU that TensorFlow uses: its cap, or what was free at the start.
+
+    From the devices that it has made: `device_lib.list_local_devices` makes others, whose limits
+    are what is free at that moment.
+    """
+    devices = pywrap_tfe.TFE_ContextListDevices(context.context()._handle)
+    try:
+        return [
+            pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
+            for index in range(pywrap_tf_session.TF_DeviceListCount(devices))
+            if pywrap_tf_session.TF_DeviceListType(devices, index) == "GPU"
+        ]
+    finally:
+        pywrap_tf_session.TF_DeleteDeviceList(devices)
+
+
+def uses_onednn() -> bool:
+    """Return whether TensorFlow runs oneDNN's ops on the CPU; by default it does on some CPUs."""
+    return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def address_of(tensor: tf.Tensor) -> int:
+    """Return the address of a tensor's memory: `numpy()` would copy it."""
+    address: int = tensor._numpy().__array_interface__["data"][0]
+    return address
+
+
+def with_constants(function: Any) -> Any:
+    """Return a concrete function whose variables are constants of its graph."""
+    return convert_variables_to_constants_v2(function)
