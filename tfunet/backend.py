@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
+    from tfunet.config.placement import PlacementKeys
     from tfunet.config.run import RunConfig
-    from tfunet.config.sections import PlacementKeys
 
 
 # What `Backend.exchange` is called with and returns.

@@ -5,9 +5,9 @@ from dataclasses import fields
 import pytest
 
 from tfunet.config import keys
+from tfunet.config.data_keys import SplitKeys
 from tfunet.config.memory import SWAP_KEYS, MemoryKeys
 from tfunet.config.run import RunConfig, from_json
-from tfunet.config.sections import SplitKeys
 from tfunet.files.typed import FieldError
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tfunet.config.sections import SCHEDULES
+from tfunet.config.placement import SCHEDULES
 from tfunet.pipeline.schedules import (
     Action,
     check_schedule,

@@ -56,8 +56,10 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPars
 def _add_keys(command: argparse.ArgumentParser) -> None:
     """Add the keys of a run, which the command reads itself."""
     from tfunet.backend import BACKENDS
+    from tfunet.config.data_keys import BAD_SAMPLES, PIPELINES
     from tfunet.config.keys import KEYS
-    from tfunet.config.sections import BAD_SAMPLES, PIPELINES, PRECISIONS, RATE_SCHEDULES, SCHEDULES
+    from tfunet.config.placement import SCHEDULES
+    from tfunet.config.sections import PRECISIONS, RATE_SCHEDULES
     from tfunet.data import DATASETS
     from tfunet.models import MODELS
 

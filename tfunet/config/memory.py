@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from tfunet.config import amount
-from tfunet.config.sections import Section, fixed, free
+from tfunet.config.section import Section, fixed, free
 
 
 @dataclass(frozen=True, kw_only=True)

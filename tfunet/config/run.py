@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfunet.config import memory, sections, tournament
+from tfunet.config import data_keys, memory, placement, sections, tournament
 from tfunet.config.augmentation import read_augmentation
 from tfunet.config.case_metrics import keras_metrics
 from tfunet.files.typed import FieldError
@@ -27,10 +27,10 @@ class RunConfig(
     sections.ArithmeticKeys,
     sections.EvaluationKeys,
     sections.OptimizationKeys,
-    sections.PlacementKeys,
-    sections.InputKeys,
-    sections.SplitKeys,
-    sections.DataKeys,
+    placement.PlacementKeys,
+    data_keys.InputKeys,
+    data_keys.SplitKeys,
+    data_keys.DataKeys,
     sections.ModelKeys,
 ):
     """One run, fully described.

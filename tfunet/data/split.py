@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfunet.config.sections import SplitKeys
+from tfunet.config.data_keys import SplitKeys
 from tfunet.config.words import near_match
 from tfunet.data.defects import Defect, lines_by_cause, naming
 from tfunet.data.source import DataSource

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from init_folders import RNG, begun, save, square
 
-from tfunet.config.sections import SplitKeys
+from tfunet.config.data_keys import SplitKeys
 from tfunet.data.discovery import plan_rules
 from tfunet.data.discovery.describe import describe_folder
 from tfunet.data.discovery.fingerprint import fingerprint

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.sections import SplitKeys
+from tfunet.config.data_keys import SplitKeys
 from tfunet.data.discovery.annotated_folders import find_annotated, other_annotations
 from tfunet.data.discovery.case_folders import masks_reason
 from tfunet.data.discovery.first_measured import add_measured

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tfunet.config.sections import SplitKeys
+from tfunet.config.data_keys import SplitKeys
 from tfunet.data.discovery import plan_rules
 from tfunet.data.discovery.fingerprint import fingerprint
 from tfunet.data.source import DataSource
