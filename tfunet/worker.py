@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tfunet import exit_codes
-from tfunet.backend import BACKENDS, Launch, check_backend, facts_of
+from tfunet.backend import BACKENDS, Backend, Launch, check_backend, facts_of
 from tfunet.config import trust
 from tfunet.config.refs import call, resolve
 from tfunet.config.run import RunConfig
@@ -121,20 +121,9 @@ def work(config: RunConfig, path: Path) -> None:
     )
     os.environ.update(cap_variables(config.cpu_memory))
     with short_start():
-        import tensorflow as tf
-
         from tfunet.loop import run
 
-    # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
-    cap_gpus(config.gpu_memory)
-    if LAUNCH_VARIABLE in os.environ:  # All processes of this host see the same GPUs.
-        num_gpus = len(tf.config.list_physical_devices("GPU"))
-        check_shared(config.gpu_memory, config.swap, launch, num_gpus)
-    make = resolve("backend", config.backend, BACKENDS, has_arguments=True)
-    backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
-    check_backend(config.backend, backend)
+    backend = _made_backend(config, launch)
     begin = pulse.begin if pulse is not None else nobody_asks
     try:
         with noting(config.swap):
@@ -156,6 +145,23 @@ def work(config: RunConfig, path: Path) -> None:
                 "command goes on from the last checkpoint."
             ) from None
         raise
+
+
+def _made_backend(config: RunConfig, launch: Launch) -> Backend:
+    """Bind TensorFlow to this process's cores and GPUs, and make the backend."""
+    import tensorflow as tf
+
+    # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
+    tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
+    cap_gpus(config.gpu_memory)
+    if LAUNCH_VARIABLE in os.environ:  # All processes of this host see the same GPUs.
+        num_gpus = len(tf.config.list_physical_devices("GPU"))
+        check_shared(config.gpu_memory, config.swap, launch, num_gpus)
+    make = resolve("backend", config.backend, BACKENDS, has_arguments=True)
+    made: Backend = call("backend", make, config.backend_options, ref=config.backend, launch=launch)
+    check_backend(config.backend, made)
+    return made
 
 
 def _asked_by_supervisor(launch: Launch) -> Callable[[int], bool]:

@@ -84,8 +84,7 @@ def run_sweep(
     check_none_queued(root)
     RunFolder(root).create()
     with RunFolder(root).locked(), signals_noted() as noted:
-        # A killed sweep leaves it behind; the lock says that no other sweep runs here.
-        with writing(root / "running.json"):
+        with writing(root / "running.json"):  # A killed sweep leaves it behind.
             (root / "running.json").unlink(missing_ok=True)
         planned = adopted(planned, root)
         write_plan(planned, root)
