@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from tfunet.models.make import make_model
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 from tfunet.population.offers import Offer, load, publish
 
 REPEATS, IMAGES, SIZE, ROUND_STEPS = 7, 4, 128, 50
@@ -36,7 +36,7 @@ def seconds_of(action):
 
 def exchange(folder, values, *, is_rounded):
     """Return size in bytes, and the times to offer and to load a model."""
-    meeting, offer = Meeting(folder, 0), Offer(0.5, {"learning_rate": 1e-3}, is_rounded)
+    meeting, offer = PopulationFolder(folder, 0), Offer(0.5, {"learning_rate": 1e-3}, is_rounded)
     offered = seconds_of(lambda round: publish(meeting, round, values, offer))
     loaded = seconds_of(lambda round: load(meeting, round, 0, values))
     return meeting.offer_path(1, 0).stat().st_size, offered, loaded

@@ -21,7 +21,7 @@ CASES = [
 MEASURE = """
 import json, sys
 import tensorflow as tf
-from tfunet.graph.op_times import Kind, take
+from tfunet.graph.op_times import OpKind, take
 from tfunet.graph.unrolled import unrolled
 rows = []
 for rank, batch, side, kernel, channels, filters in json.loads(sys.argv[1]):
@@ -40,7 +40,7 @@ for rank, batch, side, kernel, channels, filters in json.loads(sys.argv[1]):
     specs = map(tf.TensorSpec, (image, weights, upstream))
     operations = gradients.get_concrete_function(*specs).graph.get_operations()
     for op in (op for op in operations if "Backprop" in op.type):
-        (taken,) = take([Kind(op)])
+        (taken,) = take([OpKind(op)])
         columns = unrolled(op)
         rows.append((taken.scratch_bytes, columns.num_bytes() if columns else 0))
 print(json.dumps(rows))

@@ -15,7 +15,7 @@ from paths import SUPPORT
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tfunet.graph import clock, op_times, reader
-from tfunet.graph.op_times import Kind, take
+from tfunet.graph.op_times import OpKind, take
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.measure import profile
 from tfunet.swap.storage.host import NumpyMemory
@@ -64,7 +64,7 @@ def test_each_op_runs_once_between_two_looks_at_the_clock(tmp_path):
     kinds = ["AddV2", "AddV2", "Conv2D", "Conv2D", "MaxPoolGrad"]
     taken = []
     times = executed(
-        lambda: taken.extend(take([Kind(ops[kind], is_held=True) for kind in kinds])), tmp_path
+        lambda: taken.extend(take([OpKind(ops[kind], is_held=True) for kind in kinds])), tmp_path
     )
     # One more where scratch memory is measured, which needs an allocator that keeps an account.
     runs = times["alone_0"]
@@ -91,7 +91,7 @@ def test_an_op_that_made_up_numbers_do_not_suit_does_not_spoil_the_others():
     # No number can be gathered from nothing.
     ops = traced(several, (0, 8), (4,))
     multiply = traced(several, (4, 8), (4,))["Mul"]
-    taken = take([Kind(ops["GatherV2"]), Kind(multiply)])
+    taken = take([OpKind(ops["GatherV2"]), OpKind(multiply)])
     assert taken[0] is None
     assert taken[1] is not None
 
@@ -106,13 +106,13 @@ def test_refusals_of_memory_are_few_in_all(monkeypatch):
 
     monkeypatch.setattr(op_times, "_take_together", together)
     ops = traced(lambda image: image * 2.0, (4,))
-    assert take([Kind(ops["Mul"])] * 64) == [None] * 64
+    assert take([OpKind(ops["Mul"])] * 64) == [None] * 64
     assert refused == [64, 32, 16]
 
 
 def test_an_op_whose_output_depends_on_numbers_is_not_run():
     ops = traced(lambda image, sizes: tf.fill(tf.cast(sizes, tf.int32), image[0]), (4,), (2,))
-    assert take([Kind(ops["Fill"])]) == [None]
+    assert take([OpKind(ops["Fill"])]) == [None]
 
 
 def test_ops_that_make_more_and_less_of_the_same_input_are_timed_apart():

@@ -3,7 +3,7 @@
 import horovod.tensorflow as horovod
 import tensorflow as tf
 
-from tfunet.graph.op_times import Kind, take
+from tfunet.graph.op_times import OpKind, take
 
 
 def test_an_exchange_is_not_run_alone():
@@ -16,6 +16,6 @@ def test_an_exchange_is_not_run_alone():
         next(op for op in ops if op.type == kind) for kind in ("HorovodAllreduce", "Sqrt")
     )
     # Alone, the first would fail or wait: nobody else takes part.
-    alone, taken = take([Kind(exchange), Kind(root)])
+    alone, taken = take([OpKind(exchange), OpKind(root)])
     assert alone is None
     assert taken is not None

@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from tfunet.pipeline.rounds import Traffic, rounds
-from tfunet.pipeline.schedules import Action, forward_half, gpipe, homes, one_f_one_b
+from tfunet.pipeline.rounds import ChunkTraffic, rounds
+from tfunet.pipeline.schedules import StagePass, forward_half, gpipe, homes, one_f_one_b
 from tfunet.pipeline.simulation import training_orders
 
 
@@ -15,7 +15,7 @@ def chain(num_stages, skip=()):
         at: sorted({at + 1, *([num_stages - 1] if at in skip else [])})
         for at in range(num_stages - 1)
     }
-    return Traffic(makers={at: at for at in readers}, readers=readers, trained=set(readers))
+    return ChunkTraffic(makers={at: at for at in readers}, readers=readers, trained=set(readers))
 
 
 def drawn(made, num_stages):
@@ -68,7 +68,10 @@ def test_every_pass_has_what_it_reads_and_nothing_is_sent_twice(orders, num_stag
 
 
 def test_stages_that_wait_for_each_other_are_named():
-    turned = ((Action("backward", 0, 0), Action("forward", 0, 0)), (Action("forward", 1, 0),))
+    turned = (
+        (StagePass("backward", 0, 0), StagePass("forward", 0, 0)),
+        (StagePass("forward", 1, 0),),
+    )
     with pytest.raises(ValueError, match="for ever"):
         rounds(turned, chain(2))
 

@@ -7,7 +7,7 @@ import pytest
 
 from tfunet.config.placement import SCHEDULES
 from tfunet.pipeline.schedules import (
-    Action,
+    StagePass,
     check_schedule,
     gpipe,
     homes,
@@ -99,15 +99,15 @@ def test_every_pass_happens_once_and_in_order(schedule, stages, micro):
     for event in step.events:
         kind, chunk, number = event.action
         if kind == "backward":
-            assert ends[Action("forward", chunk, number)] <= event.begin
+            assert ends[StagePass("forward", chunk, number)] <= event.begin
         for maker, reader in given.messages:
             before = (maker, reader) if kind == "forward" else (reader, maker)
             if before[1] == chunk:
                 is_sent = given.devices[before[0]] != given.devices[chunk]
-                arrived = ends[Action(kind, before[0], number)] + 0.3 * is_sent
+                arrived = ends[StagePass(kind, before[0], number)] + 0.3 * is_sent
                 assert arrived <= event.begin + 1e-9
         if number:
-            assert ends[Action(kind, chunk, number - 1)] <= event.begin
+            assert ends[StagePass(kind, chunk, number - 1)] <= event.begin
     for _, group in itertools.groupby(
         sorted(step.events, key=lambda event: (event.device, event.begin)),
         key=lambda event: event.device,
@@ -158,8 +158,8 @@ def test_transfer_time_counts_once_a_message_and_links_are_shared():
 
 
 def test_orders_that_wait_for_each_other_are_refused():
-    first = (Action("forward", 0, 0), Action("backward", 0, 0), Action("forward", 0, 1))
-    second = (Action("forward", 1, 1), Action("forward", 1, 0))
+    first = (StagePass("forward", 0, 0), StagePass("backward", 0, 0), StagePass("forward", 0, 1))
+    second = (StagePass("forward", 1, 1), StagePass("forward", 1, 0))
     with pytest.raises(ValueError, match="for ever: device 0 before the backward pass of micro-"):
         simulate((first, second), work(2))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
-from tfunet.pipeline.rounds import Traffic, rounds
+from tfunet.pipeline.rounds import ChunkTraffic, rounds
 from tfunet.pipeline.schedules import homes, waiting
 from tfunet.pipeline.simulation import training_orders
 from tfunet.pipeline.stage_memory import stage_memory
@@ -27,7 +27,7 @@ def predicted(schedule, num_devices, micro_batches, *, recompute=False):
     devices = homes(schedule, num_devices)
     cuts = [at * 4 // len(devices) for at in range(len(devices) + 1)]
     borders = [(at, cuts[at + 1]) for at in range(len(devices) - 1)]
-    traffic = Traffic(
+    traffic = ChunkTraffic(
         makers={tensor: chunk for chunk, tensor in borders},
         readers={tensor: [chunk + 1] for chunk, tensor in borders},
         trained={tensor for _, tensor in borders},

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tfunet.files.atomic import write_atomic
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 from tfunet.population.offers import Offer, load, publish
 from tfunet.population.pairing import partner
 from tfunet.population.selection import pairwise
@@ -63,7 +63,7 @@ class Population:
         """Yield after each thing that another trainer can see, or that a kill can lose."""
         run = RunFolder(self.folder / f"run-{trainer}")
         run.create()
-        meeting = Meeting(self.folder / "meeting", trainer)
+        meeting = PopulationFolder(self.folder / "meeting", trainer)
         turn = Turn(self.folder / f"place-{trainer % PLACES}")
         checkpoint = run.path / "checkpoint.json"
         done, value = json.loads(checkpoint.read_text()) if checkpoint.exists() else (0, 0.0)

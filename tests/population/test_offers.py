@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tfunet.files.typed import RecordError
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 from tfunet.population.offers import Offer, from_bfloat16, load, publish, read, to_bfloat16
 from tfunet.population.pairing import partner
 from tfunet.population.turn import Turn, mates, num_places
@@ -29,7 +29,7 @@ OFFER = Offer(score=0.5, hyperparameters={"learning_rate": 0.1}, is_rounded=Fals
 @pytest.fixture
 def trainers(tmp_path):
     """Two trainers that have joined, and whose runs hold their folders."""
-    meetings = [Meeting(tmp_path / "meeting", trainer) for trainer in (0, 1)]
+    meetings = [PopulationFolder(tmp_path / "meeting", trainer) for trainer in (0, 1)]
     for meeting in meetings:
         run = tmp_path / f"run-{meeting.trainer}"
         RunFolder(run).create()
@@ -286,7 +286,7 @@ def test_an_address_leads_to_the_run_from_wherever_the_folder_is_seen(trainers):
 
 
 def test_a_long_tournament_keeps_few_models_and_opens_few_files(tmp_path):
-    meetings = [Meeting(tmp_path, trainer) for trainer in range(4)]
+    meetings = [PopulationFolder(tmp_path, trainer) for trainer in range(4)]
     used = []
     tracemalloc.start()
     for round in range(1, 11):

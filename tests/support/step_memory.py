@@ -19,7 +19,7 @@ from kinds import unet
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tfunet.graph import reader
-from tfunet.graph.op_times import Kind, take
+from tfunet.graph.op_times import OpKind, take
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.arena.device_memory import resident_bytes
 from tfunet.swap.measure import slab_times
@@ -119,9 +119,9 @@ def slabs_between_looks():
 def main(size):
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    (alone,) = take([Kind(gradient())])
+    (alone,) = take([OpKind(gradient())])
     with tempfile.TemporaryDirectory() as folder, tf.profiler.experimental.Profile(folder):
-        (watched,) = take([Kind(gradient())])  # where a profile is being taken
+        (watched,) = take([OpKind(gradient())])  # where a profile is being taken
     found = {"scratch": alone.scratch_bytes, "watched_scratch": watched.scratch_bytes, "steps": []}
     found["in_a_row"], found["between_looks"] = slabs_between_looks()
     plan, _, resident = step(2**40, size)

@@ -14,7 +14,7 @@ from tfunet.config.tournament import meeting_name
 from tfunet.exit_codes import StoppedError
 from tfunet.files.table import read_rows
 from tfunet.loop import run
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 from tfunet.population.offers import from_bfloat16, to_bfloat16
 from tfunet.record import MEETINGS, RunFolder
 from tfunet.single_device import SingleDevice
@@ -83,7 +83,7 @@ def train(config, folder, *, until=None, keep=None):
 def meeting(config, folder, trainer=0):
     population = config.seed // config.tournament["trainers"]
     name = meeting_name(config.values(), MAY_CHANGE, population)
-    return Meeting(folder / MEETINGS / name, trainer)
+    return PopulationFolder(folder / MEETINGS / name, trainer)
 
 
 def values(model):

@@ -26,7 +26,7 @@ from tfunet.single_device import SingleDevice
 from tfunet.swap import LargeModelSupport
 from tfunet.training import checkpoint
 from tfunet.training.checks import uses_of_samples
-from tfunet.training.tile_step import TileStep, WholeNetwork
+from tfunet.training.tile_step import TileStep, UncutNetwork
 from tfunet.training.tiling import check_metrics, check_model, look_at_network
 
 CLASSES = 3
@@ -97,7 +97,7 @@ def stepped(build, cut, rows, **how):
     model = compiled(build, cut.largest_window, **how)
     batches = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
     averaging = Averaging(average=list, is_alone=True)
-    work = WholeNetwork(
+    work = UncutNetwork(
         SingleDevice(Launch()), model, cut, num_local=1, passes=len(rows), averaging=averaging
     )
     step = TileStep(work, passes=len(rows))

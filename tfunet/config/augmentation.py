@@ -15,7 +15,7 @@ Axes = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kind:
+class AmountKind:
     """The amounts that one augmentation allows.
 
     Args:
@@ -41,16 +41,18 @@ SMALLEST_FACTOR = 0.01
 # In the order in which they are applied. The default ranges of blur, contrast, gamma and noise are
 # those of nnU-Net (Isensee et al. 2021, supplement).
 KINDS = {
-    "rotation": Kind(default=(-15, 15), allowed=(-180, 180), needs_axes=2),
-    "scale": Kind(default=(0.8, 1.25), allowed=(SMALLEST_FACTOR, 100), neutral=1, needs_axes=1),
-    "shear": Kind(default=(-10, 10), allowed=(-60, 60), needs_axes=2),
-    "translation": Kind(default=(-0.1, 0.1), allowed=(-1, 1), needs_axes=1),
-    "elastic": Kind(default=(0, 2), allowed=(0, math.inf), needs_axes=1),
-    "blur": Kind(default=(0.5, 1), allowed=(0, 20)),
-    "brightness": Kind(default=(-0.25, 0.25), allowed=(-math.inf, math.inf)),
-    "contrast": Kind(default=(0.75, 1.25), allowed=(SMALLEST_FACTOR, 100), neutral=1),
-    "gamma": Kind(default=(0.7, 1.5), allowed=(SMALLEST_FACTOR, 100), neutral=1),
-    "noise": Kind(default=(0, 0.1), allowed=(0, math.inf)),
+    "rotation": AmountKind(default=(-15, 15), allowed=(-180, 180), needs_axes=2),
+    "scale": AmountKind(
+        default=(0.8, 1.25), allowed=(SMALLEST_FACTOR, 100), neutral=1, needs_axes=1
+    ),
+    "shear": AmountKind(default=(-10, 10), allowed=(-60, 60), needs_axes=2),
+    "translation": AmountKind(default=(-0.1, 0.1), allowed=(-1, 1), needs_axes=1),
+    "elastic": AmountKind(default=(0, 2), allowed=(0, math.inf), needs_axes=1),
+    "blur": AmountKind(default=(0.5, 1), allowed=(0, 20)),
+    "brightness": AmountKind(default=(-0.25, 0.25), allowed=(-math.inf, math.inf)),
+    "contrast": AmountKind(default=(0.75, 1.25), allowed=(SMALLEST_FACTOR, 100), neutral=1),
+    "gamma": AmountKind(default=(0.7, 1.5), allowed=(SMALLEST_FACTOR, 100), neutral=1),
+    "noise": AmountKind(default=(0, 0.1), allowed=(0, math.inf)),
 }
 TURNS = ("flips", "rotation90")
 NAMES = (*TURNS, *KINDS)

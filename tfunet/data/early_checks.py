@@ -16,7 +16,7 @@ from tfunet.data.sample_order import steps_per_epoch
 from tfunet.data.source import DataSource, open_source
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
-from tfunet.learning import LOSSES
+from tfunet.learning import LOSSES, PIXEL_MEANS
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.models import MODELS
 from tfunet.models.files import (
@@ -27,12 +27,6 @@ from tfunet.models.files import (
 )
 from tfunet.models.plans import check_options, plan_model
 from tfunet.population.shares import share_of
-
-# Losses of tfunet that are no mean over pixels: tiles cannot add them up.
-OF_WHOLE_SAMPLES = (
-    *("dice", "dice_crossentropy", "tversky", "topk_crossentropy", "dice_topk_crossentropy"),
-    "cldice",
-)
 
 
 def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
@@ -51,7 +45,7 @@ def check_early(config: RunConfig, *, goes_on: bool = False) -> None:
 
 def check_model(config: RunConfig) -> None:
     """Raise ValueError for a loss that does not fit, and for unknown options."""
-    if config.tiling and config.loss in OF_WHOLE_SAMPLES:
+    if config.tiling and config.loss in LOSSES and config.loss not in PIXEL_MEANS:
         raise ValueError(
             f"tiling = {list(config.tiling)} cannot be combined with loss = {config.loss!r}, which "
             "is not the mean over a sample's pixels. Set loss = 'crossentropy' or 'focal', or use "

@@ -42,7 +42,7 @@ TINY_OPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taken:
+class OpCost:
     """What an op takes.
 
     Args:
@@ -54,7 +54,7 @@ class Taken:
     scratch_bytes: int = 0
 
 
-class Kind(NamedTuple):
+class OpKind(NamedTuple):
     """Ops that take the same time.
 
     Args:
@@ -92,7 +92,7 @@ class Kind(NamedTuple):
         return (end - begin) / slabs.rows
 
 
-def take(kinds: Sequence[Kind]) -> list[Taken | None]:
+def take(kinds: Sequence[OpKind]) -> list[OpCost | None]:
     """Return what each op takes alone; None for an op that cannot be run alone.
 
     They run in one call, one after the other, so that nothing else runs between two readings of
@@ -145,9 +145,9 @@ def _can_be_alone(op: tf.Operation) -> bool:
         return all(tensor.shape.is_fully_defined() for tensor in outputs)
 
 
-def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
+def _take(kinds: Sequence[OpKind]) -> list[OpCost | None]:
     """Return what each op takes; None for the ops that TensorFlow refuses to run."""
-    taken: list[Taken | None] = [None] * len(kinds)
+    taken: list[OpCost | None] = [None] * len(kinds)
     parts = [list(range(len(kinds)))]
     out_of_memory = 0
     while parts and out_of_memory < MOST_OUT_OF_MEMORY:
@@ -166,7 +166,7 @@ def _take(kinds: Sequence[Kind]) -> list[Taken | None]:
     return taken
 
 
-def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
+def _take_together(kinds: Sequence[OpKind]) -> Sequence[OpCost]:
     clock = Clock()
     free = free_bytes()
     ahead_bytes = AHEAD_BYTES if free is None else min(AHEAD_BYTES, int(free * AHEAD_SHARE))
@@ -202,7 +202,7 @@ def _take_together(kinds: Sequence[Kind]) -> Sequence[Taken]:
         seconds = clock.seconds(lambda: one_after_another(*numbers), counts=counts, watched=watched)
         scratch = _scratch(folder, [op for op, *_ in kinds])
     return [
-        Taken(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
+        OpCost(seconds=seconds[name] / kind.share, scratch_bytes=scratch[name])
         for name, kind in ((f"alone_{index}", kind) for index, kind in enumerate(kinds))
     ]
 
@@ -235,7 +235,7 @@ def _num_bytes(tensors: Sequence[tf.Tensor | None]) -> int:
     return sum(num_bytes(tensor) for tensor in tensors if tensor is not None)
 
 
-def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
+def _run(kind: OpKind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
     op = kind.op
     with tf.device(op.device or None):
         if kind.slab is None:
@@ -246,7 +246,7 @@ def _run(kind: Kind, inputs: Sequence[tf.Tensor], name: str) -> tf.Tensor:
 
 
 def _made_ahead(
-    kind: Kind, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
+    kind: OpKind, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
 ) -> tuple[list[tf.Tensor | None], tf.Operation]:
     """Return made-up inputs of an op, without the fresh ones, and the last op that makes them."""
     op = kind.op
@@ -264,7 +264,7 @@ def _made_ahead(
 
 
 def _completed(
-    kind: Kind,
+    kind: OpKind,
     ahead: Sequence[tf.Tensor | None],
     number: Mapping[tf.DType, tf.Tensor],
     previous: tf.Operation,
@@ -278,7 +278,7 @@ def _completed(
 
 
 def _made_up(
-    kind: Kind, at: int, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
+    kind: OpKind, at: int, number: Mapping[tf.DType, tf.Tensor], previous: tf.Operation
 ) -> tf.Tensor:
     op, tensor = kind.op, kind.op.inputs[at]
     known = known_value(op, tensor)

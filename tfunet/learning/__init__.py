@@ -10,3 +10,5 @@ LOSSES = {
     "dice_topk_crossentropy": "tfunet.learning.losses:DiceTopKCrossEntropy",
     "cldice": "tfunet.learning.cldice:ClDice",
 }
+# Losses that are means over pixels, so that tiles can add them up.
+PIXEL_MEANS = ("crossentropy", "focal")

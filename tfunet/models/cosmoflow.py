@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from tfunet.models import blocks
-from tfunet.models.cosmoflow_plan import CosmoflowPlan, Stage
+from tfunet.models.cosmoflow_plan import ConvolutionStage, CosmoflowPlan
 from tfunet.models.options import Shape
 from tfunet.models.plans import plan_model
 from tfunet.models.style import Style
@@ -68,7 +68,9 @@ def assemble(planned: CosmoflowPlan) -> keras.Model:
     return keras.Model(inputs, numbers, name="cosmoflow")
 
 
-def _stage(tensor: Any, stage: Stage, style: Style, name: str, pooling: str, pool_size: int) -> Any:
+def _stage(
+    tensor: Any, stage: ConvolutionStage, style: Style, name: str, pooling: str, pool_size: int
+) -> Any:
     tensor = keras.layers.Conv3D(
         stage.filters,
         stage.size,

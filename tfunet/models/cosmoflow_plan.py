@@ -72,7 +72,7 @@ class CosmoflowOptions(PublishedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class ConvolutionStage:
     """A convolution, and whether a pooling halves its output."""
 
     filters: int
@@ -89,7 +89,7 @@ class CosmoflowPlan:
     options: PublishedOptions
     image_shape: Shape
     num_classes: int
-    stages: tuple[Stage, ...]
+    stages: tuple[ConvolutionStage, ...]
     style: Style
 
 
@@ -97,14 +97,14 @@ def plan(given: CosmoflowOptions, image_shape: Shape, num_classes: int) -> Cosmo
     """Return what the options of "cosmoflow" come to for volumes of this shape."""
     options.check_divisible(image_shape[:-1], given.levels, option=f"levels={given.levels}")
     counts = (min(given.filters * 2**level, given.max_filters) for level in range(given.levels))
-    stages = tuple(Stage(filters=count) for count in counts)
+    stages = tuple(ConvolutionStage(filters=count) for count in counts)
     return _planned(given, image_shape, num_classes, stages)
 
 
 def plan_2018(given: PublishedOptions, image_shape: Shape, num_classes: int) -> CosmoflowPlan:
     """Return what the options of "cosmoflow2018" come to for volumes of this shape."""
     stages = tuple(
-        Stage(
+        ConvolutionStage(
             filters=given.filters * 2 ** min(place, 4),
             size=size,
             stride=stride,
@@ -121,7 +121,7 @@ def plan_2020(given: PublishedOptions, image_shape: Shape, num_classes: int) -> 
     widths = [width for width in image_shape[:-1] if width is not None]
     further = max(0, round(math.log2(max(widths) / 128))) if widths else 0
     stages = tuple(
-        Stage(
+        ConvolutionStage(
             filters=given.filters * 2 ** min(place, 4),
             stride=2 if place == 3 else 1,
             is_pooled=place < 5 + further,
@@ -135,7 +135,7 @@ def _planned(
     given: PublishedOptions,
     image_shape: Shape,
     num_classes: int,
-    stages: tuple[Stage, ...],
+    stages: tuple[ConvolutionStage, ...],
 ) -> CosmoflowPlan:
     if len(image_shape) != 4 or None in image_shape:
         raise ValueError(
@@ -160,7 +160,7 @@ def _planned(
     )
 
 
-def _check_size(stages: Sequence[Stage], spatial: Sequence[int], pool_size: int) -> None:
+def _check_size(stages: Sequence[ConvolutionStage], spatial: Sequence[int], pool_size: int) -> None:
     """Refuse volumes that a stage with valid padding would leave nothing of."""
     for place, stage in enumerate(stages):
         is_valid = stage.padding == "valid"

@@ -17,7 +17,7 @@ SENT_AS = {tf.bfloat16: tf.float16}
 
 
 @dataclass
-class Traffic:
+class SentBytes:
     """What one device sends in a step, counted while the step is traced."""
 
     exchanges: int = 0
@@ -59,7 +59,7 @@ class SampleGroup:
     mesh: Mesh
     device: int
     exchange: Exchange
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: SentBytes = field(default_factory=SentBytes)
 
     @property
     def place(self) -> tuple[int, ...]:

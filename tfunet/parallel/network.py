@@ -14,7 +14,7 @@ from tfunet.geometry.kinds import is_own
 from tfunet.inside.of_keras import graph_of, has_graph, run_graph, takes_training
 from tfunet.models.keras_errors import cause_line
 from tfunet.parallel.exchange import ExchangeSwitch
-from tfunet.parallel.group import SampleGroup, Traffic
+from tfunet.parallel.group import SampleGroup, SentBytes
 from tfunet.parallel.mesh import Bounds, Mesh
 from tfunet.parallel.part import Part, cut
 from tfunet.parallel.rules import merges, rule_of
@@ -347,6 +347,6 @@ class Groups:
         return self._groups[int(tf.get_static_value(context.replica_id_in_sync_group))]
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> SentBytes:
         """What the first device of this process sends in a step, as it was last traced."""
         return self._groups[self._local.start].traffic

@@ -17,7 +17,7 @@ from tfunet.models.symbolic import build_symbolic
 from tfunet.parallel.part import own_tensor
 from tfunet.performance.devices import Device, described
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
-from tfunet.pipeline.network import Network, Node
+from tfunet.pipeline.network import Node, NodeGraph
 from tfunet.swap.measure.profile import measure
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.storage.host import HostMemory, NumpyMemory
@@ -62,7 +62,7 @@ Loss = Callable[[Any], tf.Tensor]
 
 
 def layer_costs(
-    network: Network, batch: int, device: Device | None, loss: Loss | None = None
+    network: NodeGraph, batch: int, device: Device | None, loss: Loss | None = None
 ) -> Chain:
     """Return the layers of a network with their costs for a micro-batch of `batch` samples.
 
@@ -91,7 +91,7 @@ def layer_costs(
     )
 
 
-def layer_times(network: Network, batch: int, loss: Loss) -> Chain:
+def layer_times(network: NodeGraph, batch: int, loss: Loss) -> Chain:
     """Return `layer_costs` as measured on this device."""
     return layer_costs(network, batch, None, loss)
 
@@ -112,7 +112,7 @@ def _shape(tensor: Any, batch: int) -> tuple[int, ...]:
 
 
 def _trace(
-    network: Network, node: Node, batch: int, graph: tf.Graph, loss: Loss | None
+    network: NodeGraph, node: Node, batch: int, graph: tf.Graph, loss: Loss | None
 ) -> TracedNode:
     before = len(graph.get_operations())
     reads = {

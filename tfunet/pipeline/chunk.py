@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from tfunet.learning.pass_states import PassStates, changed_by_passes
 from tfunet.parallel.part import own_tensor
-from tfunet.pipeline.network import Network, Node
+from tfunet.pipeline.network import Node, NodeGraph
 from tfunet.pipeline.noise import Draws, check_repeatable, is_noise
-from tfunet.pipeline.rounds import Traffic
+from tfunet.pipeline.rounds import ChunkTraffic
 from tfunet.pipeline.statistics import DeferredStatistics, not_synchronized
 
 # A tape, what it watches beside variables, and what it has seen made of that.
@@ -196,7 +196,7 @@ class Chunk:
         self.statistics.end()
 
 
-def traffic_of(network: Network, cuts: Sequence[int]) -> Traffic:
+def traffic_of(network: NodeGraph, cuts: Sequence[int]) -> ChunkTraffic:
     """Return what crosses from chunk to chunk; `cuts` has where each begins, and the end."""
     wanted = _wanted(network, cuts)
     makers = {
@@ -211,10 +211,10 @@ def traffic_of(network: Network, cuts: Sequence[int]) -> Traffic:
     }
     crossing = {at: chunks for at, chunks in readers.items() if chunks}
     trained = {at for at in crossing if tf.as_dtype(network.tensors[at].dtype).is_floating}
-    return Traffic(makers=makers, readers=crossing, trained=trained)
+    return ChunkTraffic(makers=makers, readers=crossing, trained=trained)
 
 
-def chunks_of(network: Network, cuts: Sequence[int], *, deferred: bool = False) -> list[Chunk]:
+def chunks_of(network: NodeGraph, cuts: Sequence[int], *, deferred: bool = False) -> list[Chunk]:
     """Return the chunks of a network.
 
     Args:
@@ -242,7 +242,7 @@ def chunks_of(network: Network, cuts: Sequence[int], *, deferred: bool = False) 
     ]
 
 
-def _wanted(network: Network, cuts: Sequence[int]) -> list[set[int]]:
+def _wanted(network: NodeGraph, cuts: Sequence[int]) -> list[set[int]]:
     """Return the tensors that each chunk reads; those of the last one have the results, too."""
     wanted = [
         {at for node in network.nodes[begin:end] for at in node.reads}
@@ -264,7 +264,7 @@ def _check_not_shared(parts: Sequence[Sequence[Node]]) -> None:
                     )
 
 
-def _check_activity(network: Network) -> None:
+def _check_activity(network: NodeGraph) -> None:
     """Refuse a layer that is called often and adds a loss in each call: only the last is known."""
     calls = Counter(id(node.operation) for node in network.nodes)
     for node in network.nodes:

@@ -6,8 +6,8 @@ from typing import final
 import tensorflow as tf
 
 from tfunet.parallel.group import SampleGroup
-from tfunet.pipeline.network import Network
-from tfunet.pipeline.rounds import Message, Traffic
+from tfunet.pipeline.network import NodeGraph
+from tfunet.pipeline.rounds import ChunkTraffic, Message
 
 # What the exchange of every backend can send.
 SENT = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -27,7 +27,7 @@ class Crossing:
     """
 
     def __init__(
-        self, network: Network, traffic: Traffic, homes: Sequence[int], group: SampleGroup
+        self, network: NodeGraph, traffic: ChunkTraffic, homes: Sequence[int], group: SampleGroup
     ) -> None:
         self._network, self._traffic, self._homes = network, traffic, homes
         self._group, self._column = group, group.mesh.column(group.device)

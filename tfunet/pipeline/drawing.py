@@ -4,7 +4,7 @@ from pathlib import Path
 from string import ascii_lowercase, digits
 
 from tfunet.files.atomic import replacing
-from tfunet.pipeline.schedules import Action
+from tfunet.pipeline.schedules import StagePass
 from tfunet.pipeline.simulation import Simulation
 
 COLUMNS = 96
@@ -28,7 +28,7 @@ def drawn(step: Simulation, columns: int = COLUMNS) -> list[str]:
     return [f"{device + 1:>3}  {''.join(row)}" for device, row in enumerate(rows)]
 
 
-def _letter(action: Action) -> str:
+def _letter(action: StagePass) -> str:
     letters = digits if action.kind == "forward" else ascii_lowercase
     return letters[action.micro_batch % 10]
 

@@ -99,7 +99,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NodeGraph:
     """The nodes of a model in the order in which they run, and the tensors between them."""
 
     nodes: tuple[Node, ...]
@@ -108,7 +108,7 @@ class Network:
     outputs: tuple[int, ...]
 
 
-def read_network(model: keras.Model) -> Network:
+def read_network(model: keras.Model) -> NodeGraph:
     """Return the nodes of a functional or sequential model; those of models inside it, too.
 
     Raises ValueError for any other model, and for one that passes on masks, which do not cross
@@ -134,7 +134,7 @@ def read_network(model: keras.Model) -> Network:
         )
     outputs = tuple(numbers[id(tensor)] for tensor in graph.outputs)
     needed = _needed(nodes, outputs)
-    return Network(
+    return NodeGraph(
         nodes=tuple(node for node, is_needed in zip(nodes, needed, strict=True) if is_needed),
         tensors=tuple(tensors),
         inputs=tuple(range(len(graph.inputs))),

@@ -28,9 +28,9 @@ from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.chunk import chunks_of, traffic_of
 from tfunet.pipeline.crossing import Crossing
 from tfunet.pipeline.in_order import InOrder
-from tfunet.pipeline.network import Network
+from tfunet.pipeline.network import NodeGraph
 from tfunet.pipeline.rounds import Message, Round, rounds
-from tfunet.pipeline.schedules import Action, forward_half, homes, waiting
+from tfunet.pipeline.schedules import StagePass, forward_half, homes, waiting
 from tfunet.pipeline.simulation import Work, simulate, training_orders
 from tfunet.timing.stamps import Note, timed
 
@@ -65,7 +65,7 @@ class OwnStage:
 
     def __init__(
         self,
-        network: Network,
+        network: NodeGraph,
         cuts: Sequence[int],
         *,
         mesh: Mesh,
@@ -138,7 +138,7 @@ class OwnStage:
         inputs, targets = _cut(images, count), _cut(truth, count)
         outputs: dict[int, tf.Tensor] = {}
 
-        def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
+        def act(action: StagePass, arrived: Arrived) -> dict[Message, tf.Tensor]:
             number, chunk = action.micro_batch, self.chunks[action.chunk]
             if action.kind == "backward":
                 return self._backward(action, arrived)
@@ -196,7 +196,7 @@ class OwnStage:
         used: list[Any] = []
         self._after = []
 
-        def act(action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
+        def act(action: StagePass, arrived: Arrived) -> dict[Message, tf.Tensor]:
             part, chunk = parts[action.micro_batch], self.chunks[action.chunk]
             with tf.control_dependencies(self._ended()):
                 begin = tf.no_op()
@@ -237,7 +237,7 @@ class OwnStage:
         """Return what ends before the next pass: the pass and the exchange before it."""
         return [*self._after, *(self._in_order.last() if self._in_order is not None else [])]
 
-    def _backward(self, action: Action, arrived: Arrived) -> dict[Message, tf.Tensor]:
+    def _backward(self, action: StagePass, arrived: Arrived) -> dict[Message, tf.Tensor]:
         chunk = self.chunks[action.chunk]
 
         def backward(came: Sequence[tf.Tensor]) -> tuple[Values, list[tf.Tensor]]:
@@ -265,7 +265,7 @@ class OwnStage:
     def _run(
         self,
         plan: Sequence[Round],
-        act: Callable[[Action, Arrived], dict[Message, tf.Tensor]],
+        act: Callable[[StagePass, Arrived], dict[Message, tf.Tensor]],
         rows: int,
         *,
         waits: bool = False,

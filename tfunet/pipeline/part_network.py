@@ -19,7 +19,7 @@ from tfunet.parallel.mesh import Bounds
 from tfunet.parallel.network import SplitNetwork
 from tfunet.parallel.part import Part, cut, own_tensor
 from tfunet.parallel.rules import rule_of, with_noise
-from tfunet.pipeline.network import Network, Node
+from tfunet.pipeline.network import Node, NodeGraph
 from tfunet.pipeline.noise import with_noise_of_batch
 
 # The bounds of the parts of each tensor that is cut, by number.
@@ -79,8 +79,8 @@ class OnParts:
 
 
 def part_network(
-    network: Network, split: SplitNetwork, exchange: ExchangeSwitch, shape: Sequence[int]
-) -> Network:
+    network: NodeGraph, split: SplitNetwork, exchange: ExchangeSwitch, shape: Sequence[int]
+) -> NodeGraph:
     """Return the network of this device's part of each sample.
 
     Its layers are traced once, without any exchange, to know how each tensor is cut.

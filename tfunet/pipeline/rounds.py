@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tfunet.pipeline.schedules import Action, Orders, Pass
+from tfunet.pipeline.schedules import Orders, Pass, StagePass
 
 
 class Message(NamedTuple):
@@ -29,12 +29,12 @@ class Message(NamedTuple):
 class Round:
     """What each stage does, and what they send each other after it."""
 
-    actions: tuple[tuple[Action, ...], ...]
+    actions: tuple[tuple[StagePass, ...], ...]
     messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class ChunkTraffic:
     """Which chunk makes and reads each tensor that crosses from one to another.
 
     A chunk is a stage, or with schedule "v" half of what a device has.
@@ -56,7 +56,7 @@ class Traffic:
             (self.makers[at], reader) for at, readers in self.readers.items() for reader in readers
         ]
 
-    def needs(self, action: Action) -> list[Message]:
+    def needs(self, action: StagePass) -> list[Message]:
         """Return the messages that a chunk must have before a pass."""
         kind, chunk, number = action
         if kind == "forward":
@@ -72,7 +72,7 @@ class Traffic:
             for reader in readers
         ]
 
-    def sends(self, action: Action) -> list[Message]:
+    def sends(self, action: StagePass) -> list[Message]:
         """Return the messages that a chunk sends after a pass."""
         kind, chunk, number = action
         if kind == "forward":
@@ -89,7 +89,9 @@ class Traffic:
         ]
 
 
-def rounds(orders: Orders, traffic: Traffic, homes: Sequence[int] | None = None) -> list[Round]:
+def rounds(
+    orders: Orders, traffic: ChunkTraffic, homes: Sequence[int] | None = None
+) -> list[Round]:
     """Return the rounds of a step.
 
     Args:
@@ -101,7 +103,7 @@ def rounds(orders: Orders, traffic: Traffic, homes: Sequence[int] | None = None)
     left = [list(order) for order in orders]
     arrived: set[Message] = set()
     made: list[Round] = []
-    actions: list[list[Action]] = [[] for _ in orders]
+    actions: list[list[StagePass]] = [[] for _ in orders]
     while any(left):
         turn = [
             order[0] if order and arrived.issuperset(traffic.needs(order[0])) else None
@@ -125,5 +127,5 @@ def rounds(orders: Orders, traffic: Traffic, homes: Sequence[int] | None = None)
     return made
 
 
-def _round(actions: Sequence[Sequence[Action]], messages: Sequence[Message]) -> Round:
+def _round(actions: Sequence[Sequence[StagePass]], messages: Sequence[Message]) -> Round:
     return Round(actions=tuple(map(tuple, actions)), messages=tuple(messages))

@@ -19,7 +19,7 @@ from tfunet.config.placement import SCHEDULES
 Pass = Literal["forward", "backward"]
 
 
-class Action(NamedTuple):
+class StagePass(NamedTuple):
     """One pass of a micro-batch through a chunk of the network."""
 
     kind: Pass
@@ -28,7 +28,7 @@ class Action(NamedTuple):
 
 
 # What each device does, one after the other.
-Orders = tuple[tuple[Action, ...], ...]
+Orders = tuple[tuple[StagePass, ...], ...]
 
 
 def check_schedule(schedule: str, micro_batches: int) -> None:
@@ -58,8 +58,8 @@ def _after_warm_up(num_stages: int, micro_batches: int, warm_up: Callable[[int],
     """
     orders = []
     for stage in range(num_stages):
-        forward = [Action("forward", stage, number) for number in range(micro_batches)]
-        backward = [Action("backward", stage, number) for number in range(micro_batches)]
+        forward = [StagePass("forward", stage, number) for number in range(micro_batches)]
+        backward = [StagePass("backward", stage, number) for number in range(micro_batches)]
         first = warm_up(stage)
         turns = [action for pair in zip(forward[first:], backward, strict=False) for action in pair]
         orders.append((*forward[:first], *turns, *backward[micro_batches - first :]))
@@ -93,7 +93,7 @@ def waiting(orders: Orders) -> dict[int, frozenset[int]]:
     for order in orders:
         for action, following in pairwise(order):
             kind, chunk, number = action
-            if kind == "forward" and following != Action("backward", chunk, number):
+            if kind == "forward" and following != StagePass("backward", chunk, number):
                 found.setdefault(chunk, set()).add(number)
     return {chunk: frozenset(numbers) for chunk, numbers in found.items()}
 
@@ -105,7 +105,7 @@ def most_live(schedule: str, num_stages: int, micro_batches: int) -> list[int]:
     return [min(micro_batches, num_stages - stage) for stage in range(num_stages)]
 
 
-def in_order(actions: Sequence[Action], num_devices: int, devices: Mapping[int, int]) -> Orders:
+def in_order(actions: Sequence[StagePass], num_devices: int, devices: Mapping[int, int]) -> Orders:
     """Return the order of each device, from all actions as they begin; `devices` by chunk."""
     return tuple(
         tuple(action for action in actions if devices[action.chunk] == device)

@@ -9,8 +9,8 @@ from math import inf
 from tfunet.pipeline.balance import Balance
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.schedules import (
-    Action,
     Orders,
+    StagePass,
     gpipe,
     homes,
     in_order,
@@ -55,7 +55,7 @@ class Work:
         """Devices that have a chunk."""
         return max(self.devices) + 1
 
-    def seconds(self, action: Action) -> float:
+    def seconds(self, action: StagePass) -> float:
         """Return how long a pass takes."""
         return (self.forward if action.kind == "forward" else self.backward)[action.chunk]
 
@@ -75,19 +75,19 @@ class Work:
             for chunk in range(len(self.forward))
         ]
 
-    def sends(self, action: Action) -> Iterator[tuple[Action, int]]:
+    def sends(self, action: StagePass) -> Iterator[tuple[StagePass, int]]:
         """Yield the passes that wait for this one, and the bytes that they get from it."""
         kind, chunk, number = action
         for other, size in (self.readers if kind == "forward" else self.makers)[chunk]:
-            yield Action(kind, other, number), size
+            yield StagePass(kind, other, number), size
 
-    def needs(self, action: Action) -> Iterator[Action]:
+    def needs(self, action: StagePass) -> Iterator[StagePass]:
         """Yield the passes that this one waits for."""
         kind, chunk, number = action
         for other, _ in (self.makers if kind == "forward" else self.readers)[chunk]:
-            yield Action(kind, other, number)
+            yield StagePass(kind, other, number)
         if kind == "backward":
-            yield Action("forward", chunk, number)
+            yield StagePass("forward", chunk, number)
 
 
 def work_of(
@@ -117,7 +117,7 @@ def work_of(
 class Event:
     """A pass on a device."""
 
-    action: Action
+    action: StagePass
     device: int
     begin: float
     end: float
@@ -162,15 +162,15 @@ class _Run:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.free = [0.0] * work.num_devices
-        self.done: dict[Action, float] = {}
+        self.done: dict[StagePass, float] = {}
         self.events: list[Event] = []
-        self._arrived: dict[tuple[Action, Action], float] = {}
+        self._arrived: dict[tuple[StagePass, StagePass], float] = {}
         self._sent_until: dict[tuple[int, int], float] = {}
         self.sent_bytes = [0] * work.num_devices
         # (seconds, order, device, bytes): what comes and goes.
         self._changes: list[tuple[float, int, int, int]] = []
 
-    def ready(self, action: Action) -> float | None:
+    def ready(self, action: StagePass) -> float | None:
         """Return when all is there that a pass needs, or None if that is not known yet."""
         latest = 0.0
         for before in self.work.needs(action):
@@ -179,7 +179,7 @@ class _Run:
             latest = max(latest, self._arrived.get((before, action), self.done[before]))
         return latest
 
-    def begin(self, action: Action, at: float) -> None:
+    def begin(self, action: StagePass, at: float) -> None:
         """Let a device do a pass."""
         work, device = self.work, self.work.devices[action.chunk]
         end = at + work.seconds(action)
@@ -256,7 +256,7 @@ def simulate(orders: Orders, work: Work) -> Simulation:
     return run.result()
 
 
-def _said(action: Action) -> str:
+def _said(action: StagePass) -> str:
     return f"the {action.kind} pass of micro-batch {action.micro_batch} in chunk {action.chunk}"
 
 
@@ -271,15 +271,15 @@ def greedy(work: Work, micro_batches: int, in_flight: int) -> Simulation:
     following = {(kind, chunk): 0 for kind in ("forward", "backward") for chunk in chunks}
     last_kind: dict[int, str] = {}
     for _ in range(2 * len(work.forward) * micro_batches):
-        best: tuple[float, bool, int, Action] | None = None
+        best: tuple[float, bool, int, StagePass] | None = None
         for kind, chunk in following:
             # For mypy, a key of `following` is any text.
-            action = Action(kind, chunk, following[kind, chunk])  # type: ignore[arg-type]
+            action = StagePass(kind, chunk, following[kind, chunk])  # type: ignore[arg-type]
             ready = run.ready(action) if action.micro_batch < micro_batches else None
             if ready is None:
                 continue
             if kind == "forward" and chunk == 0 and action.micro_batch >= in_flight:
-                last = run.done.get(Action("backward", 0, action.micro_batch - in_flight))
+                last = run.done.get(StagePass("backward", 0, action.micro_batch - in_flight))
                 if last is None:
                     continue
                 ready = max(ready, last)

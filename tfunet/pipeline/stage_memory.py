@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfunet.pipeline.chain import Chain, Stage
-from tfunet.pipeline.rounds import Message, Round, Traffic
+from tfunet.pipeline.rounds import ChunkTraffic, Message, Round
 
 # Two devices that exchange gather what both send, filled up to one length (multiworker).
 EXCHANGE_COPIES = 3
@@ -16,7 +16,7 @@ def stage_memory(
     cuts: Sequence[int],
     plan: Sequence[Round],
     *,
-    traffic: Traffic,
+    traffic: ChunkTraffic,
     homes: Sequence[int],
     recomputed: Mapping[int, Collection[int]],
     batch_bytes: int,
@@ -46,7 +46,7 @@ def _peak_bytes(
     stages: Sequence[Stage],
     sizes: Sequence[int],
     plan: Sequence[Round],
-    traffic: Traffic,
+    traffic: ChunkTraffic,
     homes: Sequence[int],
     recomputed: Mapping[int, Collection[int]],
 ) -> int:

@@ -25,7 +25,7 @@ class Address:
 
 
 @final
-class Meeting:
+class PopulationFolder:
     """A population's folder, as one of its trainers sees it.
 
         trainer-1.json            where trainer 1 runs

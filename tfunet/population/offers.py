@@ -9,7 +9,7 @@ import numpy as np
 from tfunet.files.arrays import FACTS, load_arrays
 from tfunet.files.atomic import replacing, writing
 from tfunet.files.typed import DAMAGED, Finite, RecordError, typed
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 
 # Bytes that a trainer's words and the headers of its arrays may take.
 MOST_WORDS = 2**20
@@ -30,7 +30,9 @@ class Offer:
     is_rounded: bool
 
 
-def publish(meeting: Meeting, round: int, values: Sequence[np.ndarray], offer: Offer) -> None:
+def publish(
+    meeting: PopulationFolder, round: int, values: Sequence[np.ndarray], offer: Offer
+) -> None:
     """Offer a model to the others."""
     path = meeting.offer_path(round, meeting.trainer)
     with writing(path.parent):
@@ -42,7 +44,7 @@ def publish(meeting: Meeting, round: int, values: Sequence[np.ndarray], offer: O
         np.savez(partial, **{FACTS: facts}, **arrays)
 
 
-def read(meeting: Meeting, round: int, trainer: int) -> Offer:
+def read(meeting: PopulationFolder, round: int, trainer: int) -> Offer:
     """Return what a trainer says of its model. Raises RecordError."""
     path = meeting.offer_path(round, trainer)
     try:
@@ -52,7 +54,7 @@ def read(meeting: Meeting, round: int, trainer: int) -> Offer:
 
 
 def load(
-    meeting: Meeting, round: int, trainer: int, like: Sequence[np.ndarray]
+    meeting: PopulationFolder, round: int, trainer: int, like: Sequence[np.ndarray]
 ) -> tuple[Offer, list[np.ndarray]]:
     """Return what a trainer says of its model, and the model, which has variables as `like`.
 

@@ -11,7 +11,7 @@ import numpy as np
 from tfunet.inside.of_keras import own_losses
 from tfunet.proof.differences import Difference, share_of
 from tfunet.proof.step import STEP, Taken
-from tfunet.proof.trial import Trial
+from tfunet.proof.trial import ProofTrial
 from tfunet.proof.watching import Watched, first_difference, operations_of, watching
 
 OWN_METHODS = ("compute_loss", "train_step")
@@ -33,7 +33,7 @@ class Seen:
     adding: tuple[int, ...] = ()
 
 
-def look_again(trial: Trial, bound: float) -> Seen:
+def look_again(trial: ProofTrial, bound: float) -> Seen:
     """Take both steps once more, and look at the layers; called by all processes together."""
     attempt = trial.attempt
     if trial.data.tiles is not None:
@@ -77,7 +77,9 @@ def look_again(trial: Trial, bound: float) -> Seen:
     return Seen(layer=layer, is_random=is_random, adding=tuple(adding))
 
 
-def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], seen: Seen) -> str:
+def message(
+    trial: ProofTrial, ways: Sequence[str], different: Sequence[Difference], seen: Seen
+) -> str:
     """Return what a run with these differences says."""
     config = trial.attempt.config
     settings = ", ".join(f"{way} = {json.dumps(getattr(config, way))}" for way in ways)
@@ -94,7 +96,7 @@ def message(trial: Trial, ways: Sequence[str], different: Sequence[Difference], 
     )
 
 
-def _what(trial: Trial, different: Sequence[Difference], seen: Seen) -> str:
+def _what(trial: ProofTrial, different: Sequence[Difference], seen: Seen) -> str:
     model = trial.network.model
     operations = operations_of(model)
     if seen.layer is not None:

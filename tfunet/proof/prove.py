@@ -33,7 +33,7 @@ from tfunet.proof.differences import Difference, worst
 from tfunet.proof.left_out import in_words
 from tfunet.proof.naming import look_again, message
 from tfunet.proof.step import Taken, in_precision
-from tfunet.proof.trial import Trial, finite
+from tfunet.proof.trial import ProofTrial, finite
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network
@@ -175,7 +175,7 @@ def _tried(
     return why_not or "a second copy of the network, or a step of it, is too large"
 
 
-def _found(trial: Trial, ways: Sequence[str], bound: float) -> list[Difference] | str:
+def _found(trial: ProofTrial, ways: Sequence[str], bound: float) -> list[Difference] | str:
     """Return how far the steps differ, within the bounds, or why they cannot be compared.
 
     A layer that differs because it draws random numbers in its own way is left out, and the rest
@@ -272,10 +272,10 @@ def _precisions(attempt: Attempt, network: Network, size: Size) -> list[str]:
     return possible
 
 
-def _trial(attempt: Attempt, data: RunData, network: Network, size: Size, dtype: str) -> Trial:
+def _trial(attempt: Attempt, data: RunData, network: Network, size: Size, dtype: str) -> ProofTrial:
     own = small.small_config(attempt.config, size.patch, size.tiles)
     task = replace(data.task, config=own, patch=size.patch)
-    return Trial(
+    return ProofTrial(
         replace(attempt, config=own, support=None, spans=None, is_quiet=True),
         replace(data, task=task, tiles=size.tiles),
         network,
@@ -292,7 +292,7 @@ def _error_of(call: Callable[[], Any]) -> str:
     return ""
 
 
-def _compared(trial: Trial) -> dict[str, Any]:
+def _compared(trial: ProofTrial) -> dict[str, Any]:
     """Return how far the steps differ, or why they cannot be taken; all processes together."""
     backend, topology = trial.attempt.backend, trial.attempt.topology
     before, parts, failed = [], None, ""

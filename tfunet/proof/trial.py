@@ -33,7 +33,7 @@ EPSILON = 2.0**-23
 
 
 @final
-class Trial:
+class ProofTrial:
     """A step of small copies of a run's network.
 
     Args:

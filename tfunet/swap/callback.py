@@ -21,7 +21,7 @@ from tfunet.process.terminal import lines_of
 from tfunet.swap import compiled, planning
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
-from tfunet.swap.held_part import HeldPart, Stage, WholeNetwork
+from tfunet.swap.held_part import HeldPart, StageOfModel, WholeNetwork
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
@@ -134,7 +134,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._room: Room | None = None
         self._is_alone = False  # with an evaluation or a prediction, without training
         self._follows = False  # a plan in a training step
-        self._stage: Stage | None = None
+        self._stage: StageOfModel | None = None
         self._held: HeldPart
         self._budget = self._first_bytes = 0
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
@@ -241,7 +241,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             )
         self.allowed = tuple(way for way in self.allowed if way != "split")
         self.strategy = Planner(self.allowed)
-        self._stage = Stage(variables)
+        self._stage = StageOfModel(variables)
 
     def _begin_alone(self, logs: dict[str, Any] | None = None) -> None:
         if self._undo is None:

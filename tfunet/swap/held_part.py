@@ -56,7 +56,7 @@ class WholeNetwork:
 
 @final
 @dataclass(frozen=True)
-class Stage:
+class StageOfModel:
     """Some variables of a model. In a step, passes of several micro-batches take turns."""
 
     variables: Sequence[Any]

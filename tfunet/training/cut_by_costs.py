@@ -13,29 +13,29 @@ import tensorflow as tf
 from tfunet.data.pipeline import truth_of
 from tfunet.machine.device import device_bytes
 from tfunet.pipeline.chain import Chain
-from tfunet.pipeline.network import Network
+from tfunet.pipeline.network import NodeGraph
 from tfunet.swap.arena.device_memory import in_bytes
 from tfunet.training.attempt import Attempt
 from tfunet.training.own_variables import num_slots
 from tfunet.training.placing import Assembled, Batch
 from tfunet.training.run_data import RunData
-from tfunet.training.stage_cut import Cut, find_cut
+from tfunet.training.stage_cut import StageCut, find_cut
 
 # Returns the costs of a network's layers, with the loss of an output, for micro-batches of so many
 # samples, measured here.
-Costs = Callable[[Network, int, Callable[[Any], tf.Tensor]], Chain]
+Costs = Callable[[NodeGraph, int, Callable[[Any], tf.Tensor]], Chain]
 
 
 def cut_by_costs(
     attempt: Attempt,
     data: RunData,
     made: Assembled,
-    graph: Network,
+    graph: NodeGraph,
     batch: Batch,
     own: Batch,
     costs: Costs,
     optimizer: Callable[[], keras.Optimizer],
-) -> Cut:
+) -> StageCut:
     """Return the cut that the configuration names, or the best; called by all processes together.
 
     Args:

@@ -22,8 +22,7 @@ from tfunet.models.make import make_model
 from tfunet.models.symbolic import build_symbolic
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import own_part
-from tfunet.pipeline.network import Network as Graph
-from tfunet.pipeline.network import read_network
+from tfunet.pipeline.network import NodeGraph, read_network
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.part_network import part_network
 from tfunet.training.attempt import Attempt
@@ -32,7 +31,7 @@ from tfunet.training.cut_by_costs import Costs, cut_by_costs
 from tfunet.training.own_variables import Owned, own_variables, owners_of
 from tfunet.training.placing import Assembled, Batch, Ready, on_devices
 from tfunet.training.run_data import RunData
-from tfunet.training.stage_cut import Cut, check_graph, check_own_methods
+from tfunet.training.stage_cut import StageCut, check_graph, check_own_methods
 from tfunet.training.stage_log import PassTimes, StageLog
 from tfunet.training.stage_variables import looking_at_all
 from tfunet.training.staged_network import StagedNetwork
@@ -49,7 +48,7 @@ class InStages:
     """
 
     def __init__(
-        self, attempt: Attempt, data: RunData, costs: Costs, cut: Cut | None = None
+        self, attempt: Attempt, data: RunData, costs: Costs, cut: StageCut | None = None
     ) -> None:
         self._attempt, self._data, self._costs, self._cut = attempt, data, costs, cut
         self._exchange = ExchangeSwitch(_exchange_of(attempt))
@@ -162,7 +161,7 @@ class InStages:
         config = self._attempt.config
         return optimizers.make(config, config.num_replicas, self._data.steps_per_epoch)
 
-    def _stage(self, graph: Graph, cut: Cut, device: int) -> tuple[OwnStage, PassTimes]:
+    def _stage(self, graph: NodeGraph, cut: StageCut, device: int) -> tuple[OwnStage, PassTimes]:
         config, times = self._attempt.config, PassTimes()
         stage = OwnStage(
             graph,

@@ -19,7 +19,7 @@ from tfunet.backend import Backend, Topology
 from tfunet.config.run import RunConfig
 from tfunet.inside.of_keras import free_value, give_value, has_value, make_value
 from tfunet.parallel.mesh import Mesh
-from tfunet.pipeline.network import Network
+from tfunet.pipeline.network import NodeGraph
 from tfunet.pipeline.schedules import homes
 from tfunet.training.held import EveryVariable, Held
 from tfunet.training.stage_variables import Elsewhere, StageVariable, StageVariables
@@ -240,7 +240,7 @@ def _common(
 
 
 def owners_of(
-    model: keras.Model, graph: Network, cuts: Sequence[int], config: RunConfig
+    model: keras.Model, graph: NodeGraph, cuts: Sequence[int], config: RunConfig
 ) -> dict[int, int]:
     """Return the stage of each variable of a model, by its id."""
     # A variable that no layer of the graph has stays with the chief.

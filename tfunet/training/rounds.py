@@ -11,7 +11,7 @@ from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.tournament import Tournament, first_values, meeting_name
 from tfunet.files.typed import RecordError
 from tfunet.population import offers, selection
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 from tfunet.population.mutation import mutated
 from tfunet.population.offers import Offer
 from tfunet.population.pairing import partner
@@ -59,7 +59,7 @@ class Rounds:
         self._scale = config.num_replicas if config.scale_learning_rate else 1
         name = meeting_name(config.values(), MAY_CHANGE, self._seed)
         folder = attempt.folder.path.parent / MEETINGS / name
-        self._meeting = Meeting(folder, self._trainer)
+        self._meeting = PopulationFolder(folder, self._trainer)
         places = num_places() or tournament.trainers
         # Where the run goes on, it has others already.
         progress.hyperparameters = {

@@ -17,7 +17,7 @@ from tfunet.geometry.kinds import is_own
 from tfunet.pipeline.balance import Balance, NoBalanceError, balances
 from tfunet.pipeline.chain import Chain
 from tfunet.pipeline.chunk import traffic_of
-from tfunet.pipeline.network import Network
+from tfunet.pipeline.network import NodeGraph
 from tfunet.pipeline.rounds import rounds
 from tfunet.pipeline.schedules import homes, waiting
 from tfunet.pipeline.simulation import (
@@ -39,7 +39,7 @@ LESS = 0.95
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class StageCut:
     """A network in stages, and what they are predicted to take; None where the cut was given.
 
     Args:
@@ -55,12 +55,12 @@ class Cut:
 
 def find_cut(
     attempt: Attempt,
-    graph: Network,
+    graph: NodeGraph,
     measured: Callable[[], Chain],
     *,
     batch_bytes: int,
     memory_bytes: int | None,
-) -> Cut:
+) -> StageCut:
     """Return the cut that the configuration names, or the best; called by all processes together.
 
     Args:
@@ -73,7 +73,7 @@ def find_cut(
     """
     config = attempt.config
     if config.balance != "time":
-        return Cut(begins=named_cuts(graph, config.balance))
+        return StageCut(begins=named_cuts(graph, config.balance))
     text = b""
     if attempt.topology.is_chief:
         attempt.begin("measuring layers")
@@ -93,11 +93,11 @@ def find_cut(
             f"A stage is predicted to take {max(num_bytes) / MIB:,.0f} MiB of the "
             f"{memory_bytes / MIB:,.0f} MiB that it has: it may run out of memory."
         )
-    return Cut(begins=begins, seconds=seconds, num_bytes=num_bytes)
+    return StageCut(begins=begins, seconds=seconds, num_bytes=num_bytes)
 
 
 def predicted_bytes(
-    graph: Network, chain: Chain, begins: Sequence[int], config: RunConfig, batch_bytes: int
+    graph: NodeGraph, chain: Chain, begins: Sequence[int], config: RunConfig, batch_bytes: int
 ) -> list[int]:
     """Return the memory that each stage is predicted to take."""
     traffic, devices = traffic_of(graph, begins), homes(config.schedule, config.stages)
@@ -167,7 +167,7 @@ def best_balance(chain: Chain, config: RunConfig, memory_bytes: int | None) -> B
     return found[0] if len(found) == 1 else min(found, key=step_seconds)
 
 
-def named_cuts(graph: Network, names: Sequence[str]) -> list[int]:
+def named_cuts(graph: NodeGraph, names: Sequence[str]) -> list[int]:
     """Return where each chunk begins, and the end, from the first layers of the later ones."""
     known = [node.name for node in graph.nodes]
     cuts = [0]
@@ -197,7 +197,7 @@ def check_own_methods(model: keras.Model) -> None:
             )
 
 
-def check_graph(graph: Network, config: RunConfig) -> None:
+def check_graph(graph: NodeGraph, config: RunConfig) -> None:
     """Raise ValueError for a network that cannot be cut into these stages."""
     if len(graph.nodes) < config.chunks:
         twice = " with two chunks each" if config.chunks > config.stages else ""

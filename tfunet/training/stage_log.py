@@ -12,7 +12,7 @@ from tfunet.config.run import RunConfig
 from tfunet.graph.reader import num_bytes
 from tfunet.machine.device import watched
 from tfunet.models.keras_errors import cause_line
-from tfunet.pipeline.network import Network
+from tfunet.pipeline.network import NodeGraph
 from tfunet.pipeline.noise import draws_otherwise
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.statistics import batch_normalizations
@@ -21,7 +21,7 @@ from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
 from tfunet.training.attempt import Attempt
 from tfunet.training.own_variables import Owned
-from tfunet.training.stage_cut import Cut
+from tfunet.training.stage_cut import StageCut
 from tfunet.training.stage_forecast import forecast_bytes
 
 # Steps over which the memory of a stage is measured.
@@ -82,8 +82,8 @@ class StageLog:
         self,
         attempt: Attempt,
         *,
-        graph: Network,
-        cut: Cut,
+        graph: NodeGraph,
+        cut: StageCut,
         stages: Mapping[int, tuple[OwnStage, PassTimes]],
         owned: Owned,
         sums: Mapping[int, Sequence[tf.Variable]],

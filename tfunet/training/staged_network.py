@@ -16,7 +16,7 @@ from tfunet.pipeline.own_stage import OwnStage
 from tfunet.swap import LargeModelSupport
 from tfunet.training.attempt import Attempt
 from tfunet.training.own_variables import Owned
-from tfunet.training.stage_cut import Cut
+from tfunet.training.stage_cut import StageCut
 from tfunet.training.stage_log import StageLog
 from tfunet.training.traced_device import alone, traced_device
 
@@ -40,7 +40,7 @@ class StagedNetwork:
         attempt: Attempt,
         model: keras.Model,
         *,
-        cut: Cut,
+        cut: StageCut,
         stages: Mapping[int, OwnStage],
         owned: Owned,
         sums: Mapping[int, Sequence[tf.Variable]],

@@ -22,7 +22,7 @@ from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network
 from tfunet.training.run_data import RunData
 from tfunet.training.staged_tiles import StagedTiles
-from tfunet.training.tile_step import TileStep, TileWork, WholeNetwork
+from tfunet.training.tile_step import TileStep, TileWork, UncutNetwork
 from tfunet.training.train_step import check_logs
 
 Step = Callable[[Any], dict[str, Any]]
@@ -98,7 +98,7 @@ class Steps:
 def tile_work(attempt: Attempt, network: Network, cut: Grid, passes: int) -> TileWork:
     """Return what this process's devices make of the tiles of a step, in so many passes."""
     if network.stages is None:
-        return WholeNetwork(
+        return UncutNetwork(
             attempt.backend,
             network.model,
             cut,

@@ -76,7 +76,7 @@ class TileStep:
 
 
 @final
-class WholeNetwork:
+class UncutNetwork:
     """Tiles of a network that each device has as a whole; a pass is a tile.
 
     Args:

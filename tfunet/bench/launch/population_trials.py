@@ -10,7 +10,7 @@ from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.config.keys import MAY_CHANGE
 from tfunet.config.tournament import Tournament, meeting_name, read_tournament
 from tfunet.machine.cores import usable_cores
-from tfunet.population.meeting import Meeting
+from tfunet.population.meeting import PopulationFolder
 from tfunet.population.places import places
 from tfunet.population.turn import VARIABLE
 from tfunet.process.terminal import counted
@@ -40,12 +40,12 @@ def goes_on(trial: TrialRecord) -> bool:
     return bool(trial.config.tournament) and (trial.folder / "checkpoint.npz").is_file()
 
 
-def meeting_of(trial: TrialRecord, tournament: Tournament) -> Meeting:
+def meeting_of(trial: TrialRecord, tournament: Tournament) -> PopulationFolder:
     """Return the place where a trainer meets others."""
     config = trial.config
     name = meeting_name(config.values(), MAY_CHANGE, tournament.population_of(config.seed))
     folder = trial.folder.parent / MEETINGS / name
-    return Meeting(folder, tournament.trainer_of(config.seed))
+    return PopulationFolder(folder, tournament.trainer_of(config.seed))
 
 
 def expect(trial: TrialRecord, tournament: Tournament) -> None:

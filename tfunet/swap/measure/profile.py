@@ -19,7 +19,7 @@ from tfunet.graph.unrolled import unrolled
 from tfunet.machine.device import free_bytes, own_gpus
 from tfunet.swap.measure import slab_times
 from tfunet.swap.plan.costs import Costs
-from tfunet.swap.plan.slab_chains import Chain, copied_seconds
+from tfunet.swap.plan.slab_chains import SlabChain, copied_seconds
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Tier
 
@@ -70,7 +70,7 @@ def measure(
     seconds, scratch = [], {}
     is_limited = free_bytes() is not None
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
-        taken = timed.get(key) or op_times.Taken(seconds=tiny + _moved(op) / rate)
+        taken = timed.get(key) or op_times.OpCost(seconds=tiny + _moved(op) / rate)
         seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
         columns = trace.ops[index].unrolled if is_limited else None
         # Where only a slab of the op was run, all of it takes more.
@@ -91,11 +91,11 @@ def measure(
 
 def _kinds(
     trace: Trace, ops: Sequence[tf.Operation]
-) -> tuple[list[Any], dict[Any, op_times.Kind | None]]:
+) -> tuple[list[Any], dict[Any, op_times.OpKind | None]]:
     """Return a key for each op, None where it is not timed, and by key the kind of op to time, None
     where it does not fit."""
     keys: list[Any] = []
-    kinds: dict[Any, tuple[op_times.Kind, Slabs | None]] = {}
+    kinds: dict[Any, tuple[op_times.OpKind, Slabs | None]] = {}
     readers = _last_readers(trace)
     for index, (op, described, fresh) in enumerate(
         zip(ops, trace.ops, _fresh(trace, ops), strict=True)
@@ -110,7 +110,7 @@ def _kinds(
         )
         key = (op_times.signature(op), is_held, fresh)
         keys.append(key)
-        kinds.setdefault(key, (op_times.Kind(op, is_held=is_held, fresh=fresh), described.slabs))
+        kinds.setdefault(key, (op_times.OpKind(op, is_held=is_held, fresh=fresh), described.slabs))
     counts = Counter(keys)
     free = free_bytes()
     free = None if free is None else int(free * (1 - op_times.AHEAD_SHARE))
@@ -155,7 +155,9 @@ def with_slabs(
     return replace(costs, slab_seconds=seconds)
 
 
-def _that_fits(kind: op_times.Kind, slabs: Slabs | None, free: int | None) -> op_times.Kind | None:
+def _that_fits(
+    kind: op_times.OpKind, slabs: Slabs | None, free: int | None
+) -> op_times.OpKind | None:
     """Return a slab of an op that does not fit in the device's free memory; None where it has none.
 
     Trying and catching TensorFlow's error is not safe: oneDNN ends the process.
@@ -179,7 +181,7 @@ def _fits_surely(op: tf.Operation, free: int, share: float = 1.0) -> bool:
     return share * _moved(op) + scratch_bytes <= SURE_SHARE * free
 
 
-def _chain_fits(chain: Chain, ops: Sequence[tf.Operation], free: int) -> bool:
+def _chain_fits(chain: SlabChain, ops: Sequence[tf.Operation], free: int) -> bool:
     share = min(1.0, chain.height / chain.rows)
     return all(_fits_surely(ops[at], free, share) for at in chain.ops)
 

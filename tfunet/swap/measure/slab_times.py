@@ -9,7 +9,7 @@ from tfunet.graph.clock import Clock
 from tfunet.graph.op_times import MOST_OUT_OF_MEMORY, REFUSALS, made_up_numbers, repeated, signature
 from tfunet.graph.static_values import known_value
 from tfunet.graph.step import Trace
-from tfunet.swap.plan.slab_chains import Chain, outputs_of, reached_inputs
+from tfunet.swap.plan.slab_chains import SlabChain, outputs_of, reached_inputs
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.rewrite.slab_graph import in_slabs
 from tfunet.swap.storage.host import Rows, Tier
@@ -94,7 +94,7 @@ def _in_a_row(slabs: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _read(
-    trace: Trace, chain: Chain, ops: Sequence[tf.Operation]
+    trace: Trace, chain: SlabChain, ops: Sequence[tf.Operation]
 ) -> dict[int, tuple[tf.Operation, tf.Tensor]]:
     """Return the tensors that a chain reads and does not make, by index, each with a reader."""
     made = outputs_of(trace, chain.ops)
@@ -153,7 +153,7 @@ def _timed(
 
 
 def _reached(
-    trace: Trace, chain: Chain, tensor: int, slabs: Sequence[tuple[int, int]]
+    trace: Trace, chain: SlabChain, tensor: int, slabs: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Return the rows of a tensor that each slab reads, each row once."""
     reached = {

@@ -13,7 +13,7 @@ MOST_SLABS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chain:
+class SlabChain:
     """Ops that run in slabs together, at the place of the last: by index, in order, with the rows
     that each of them has and the height of a slab.
     """
@@ -118,7 +118,7 @@ def kept_rows(trace: Trace, ops: Sequence[int], readers: Mapping[int, Sequence[i
 
 
 def seconds_of(
-    trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
+    trace: Trace, chain: SlabChain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
     """Return the time of a chain with its copies; `kept` is what `kept_rows` returns for it."""
     seconds = sum(_op_seconds(trace, index, chain, costs) for index in chain.ops)
@@ -126,7 +126,7 @@ def seconds_of(
 
 
 def copied_seconds(
-    trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int], costs: Costs
+    trace: Trace, chain: SlabChain, kept: Sequence[int], split: Collection[int], costs: Costs
 ) -> float:
     """Return the time of a chain's copies."""
     seconds = sum(copy_seconds(*copy, costs) for copy in copies(trace, chain, kept, split))
@@ -134,7 +134,7 @@ def copied_seconds(
 
 
 def copies(
-    trace: Trace, chain: Chain, kept: Sequence[int], split: Collection[int]
+    trace: Trace, chain: SlabChain, kept: Sequence[int], split: Collection[int]
 ) -> Iterator[tuple[bool, int, int]]:
     """Yield each copy of a chain: whether it goes to the host, its bytes, its number of parts."""
     for tensor, num_bytes in _reads(trace, chain):
@@ -153,7 +153,7 @@ def copy_seconds(is_out: bool, num_bytes: int, parts: int, costs: Costs) -> floa
     return seconds + costs.copy_seconds * (parts - 1)
 
 
-def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
+def _op_seconds(trace: Trace, index: int, chain: SlabChain, costs: Costs) -> float:
     """Return the time of an op in slabs: rows that two slabs reach are computed with twice."""
     if index in costs.slab_seconds:
         return costs.slab_seconds[index]
@@ -165,7 +165,7 @@ def _op_seconds(trace: Trace, index: int, chain: Chain, costs: Costs) -> float:
     return costs.op_seconds[index] * factor
 
 
-def _reads(trace: Trace, chain: Chain) -> Iterator[tuple[int, int]]:
+def _reads(trace: Trace, chain: SlabChain) -> Iterator[tuple[int, int]]:
     """Yield (tensor, bytes) for each slab that a chain reads of a tensor from outside of it."""
     inside = outputs_of(trace, chain.ops)
     seen = set()
@@ -180,7 +180,7 @@ def _reads(trace: Trace, chain: Chain) -> Iterator[tuple[int, int]]:
                     yield tensor, (last - first) * reach.row_bytes
 
 
-def _moved_bytes(trace: Trace, chain: Chain, split: Collection[int]) -> int:
+def _moved_bytes(trace: Trace, chain: SlabChain, split: Collection[int]) -> int:
     """Return the bytes read and written on the device to take slabs and to add up their sums."""
     taken = sum(2 * num_bytes for tensor, num_bytes in _reads(trace, chain) if tensor not in split)
     sums = sum(

@@ -46,7 +46,7 @@ class Cut:
 
     whole: Trace
     trace: Trace
-    chains: Mapping[int, slab_chains.Chain]
+    chains: Mapping[int, slab_chains.SlabChain]
     kept: Mapping[int, Sequence[int]]
     split: frozenset[int]
     on_host: frozenset[int]
@@ -200,7 +200,7 @@ def cut(
         all_slabs = [slab_chains.slabs_of(trace.ops[index]) for index in ops]
         if {slabs.rows for slabs in all_slabs} != {rows} or height % all_slabs[-1].unit:
             raise ValueError(f"{trace.ops[last].name} cannot run in slabs of {height} rows.")
-        chains[last] = slab_chains.Chain(ops=ops, rows=rows, height=height)
+        chains[last] = slab_chains.SlabChain(ops=ops, rows=rows, height=height)
         kept[last] = slab_chains.kept_rows(trace, ops, readers)
         scratch[last] = slab_chains.bytes_of_slab(trace, ops, height)
     on_host = split.union(*kept.values())
@@ -273,7 +273,7 @@ def _joins(trace: Trace, chain: list[int], made: set[int], op: Op) -> bool:
 def _cut(
     trace: Trace,
     split: frozenset[int],
-    chains: Mapping[int, slab_chains.Chain],
+    chains: Mapping[int, slab_chains.SlabChain],
     on_host: Collection[int],
 ) -> Trace:
     ops, tensors = list(trace.ops), list(trace.tensors)
@@ -311,7 +311,7 @@ def _cut(
     return replace(trace, ops=tuple(ops), tensors=tuple(tensors))
 
 
-def _scratch_of_slab(op: Op, scratch_bytes: int, chain: slab_chains.Chain) -> int:
+def _scratch_of_slab(op: Op, scratch_bytes: int, chain: slab_chains.SlabChain) -> int:
     if scratch_bytes and op.unrolled is not None:
         return op.unrolled.num_bytes(min(1.0, chain.height / chain.rows))
     # What else an op needs beside its tensors shrinks with them.

@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class PlanDifference:
     """What two plans do differently, and what they come to.
 
     Args:
@@ -72,7 +72,7 @@ def difference(
     second: Plan,
     first_measured: Measured | None = None,
     second_measured: Measured | None = None,
-) -> Difference:
+) -> PlanDifference:
     """Return what two plans do differently, with what was measured under each."""
     first, second = of_one_replica(first), of_one_replica(second)
     first_way, second_way = _treatments(first), _treatments(second)
@@ -97,14 +97,14 @@ def difference(
             None if second_measured is None else vars(second_measured)[name],
         )
     changed = {change.name for change in changes}
-    return Difference(
+    return PlanDifference(
         changes=tuple(changes),
         moved={name: _num_moved(vars(first)[name], vars(second)[name], changed) for name in PLACES},
         figures=figures,
     )
 
 
-def difference_json(difference: Difference) -> dict[str, Any]:
+def difference_json(difference: PlanDifference) -> dict[str, Any]:
     """Return a difference as JSON knows it."""
     return {
         "same": difference.is_same,
@@ -117,7 +117,7 @@ def difference_json(difference: Difference) -> dict[str, Any]:
     }
 
 
-def difference_text(difference: Difference) -> str:
+def difference_text(difference: PlanDifference) -> str:
     """Return a difference in words."""
     rows: list[tuple[str, ...]] = [("", "first", "second")]
     for name, about in {**BYTES, **SECONDS}.items():

@@ -8,7 +8,7 @@ from tfunet.graph import slab_ops
 from tfunet.graph.edits import forget_shape_readers, read_instead
 from tfunet.graph.step import Trace
 from tfunet.inside.of_tensorflow import control_outputs, set_control_inputs
-from tfunet.swap.plan.slab_chains import Chain, reached_outputs, slabs_of
+from tfunet.swap.plan.slab_chains import SlabChain, reached_outputs, slabs_of
 from tfunet.swap.plan.split import Cut
 from tfunet.swap.storage.host import Rows, Tier
 
@@ -36,7 +36,7 @@ class SlabGraph:
                     forget_shape_readers(output)
 
     def run(
-        self, chain: Chain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
+        self, chain: SlabChain, given: Mapping[int, tf.Tensor], before: Sequence[tf.Operation]
     ) -> tf.Operation:
         """Make a chain run in slabs, and return the op after which all of it is done.
 
@@ -81,7 +81,7 @@ class SlabGraph:
 def in_slabs(
     trace: Trace,
     ops: Sequence[tf.Operation],
-    chain: Chain,
+    chain: SlabChain,
     slabs: Sequence[tuple[int, int]],
     *,
     given: Callable[[int, tf.Tensor], tf.Tensor],
@@ -126,7 +126,7 @@ def in_slabs(
 def _slab(
     trace: Trace,
     ops: Sequence[tf.Operation],
-    chain: Chain,
+    chain: SlabChain,
     begin: int,
     end: int,
     given: Callable[[int, tf.Tensor], tf.Tensor],
