@@ -12,8 +12,8 @@ from typing import Any
 
 from tfunet.bench.study.slurm_settings import Slurm
 from tfunet.config.augmentation import Augmentation
-from tfunet.config.reader import allowed
 from tfunet.config.run import RunConfig
+from tfunet.config.typed_values import allowed
 from tfunet.config.words import descriptions, title_of
 from tfunet.data import DATASETS
 from tfunet.data.layouts.options import FileOptions, MaskOptions

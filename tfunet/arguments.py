@@ -21,11 +21,11 @@ from tfunet.config.keys import (
     unknown_key,
 )
 from tfunet.config.kinds import refuse_standard
-from tfunet.config.reader import allowed, entries, is_table, kinds_of, parts
 from tfunet.config.refs import expand
 from tfunet.config.run import RunConfig
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
+from tfunet.config.typed_values import allowed, entries, is_table, kinds_of, parts
 from tfunet.config.words import check_reference, descriptions, near_match
 from tfunet.data import DATASETS
 from tfunet.data.description_file import described

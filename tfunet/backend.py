@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from tfunet.config.placement import PlacementKeys
+    from tfunet.config.placement_keys import PlacementKeys
     from tfunet.config.run import RunConfig
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tfunet.config import keys
 from tfunet.config.data_keys import SplitKeys
-from tfunet.config.memory import SWAP_KEYS, MemoryKeys
+from tfunet.config.memory_keys import SWAP_KEYS, MemoryKeys
 from tfunet.config.run import RunConfig, from_json
 from tfunet.files.typed import FieldError
 

@@ -12,9 +12,9 @@ import pytest
 from tfunet import exit_codes
 from tfunet.cli import main
 from tfunet.config.option_types import KERAS, OFF, kinds_of_options
-from tfunet.config.reader import convert
 from tfunet.config.refs import call, resolve
 from tfunet.config.run import RunConfig
+from tfunet.config.typed_values import convert
 from tfunet.data import DATASETS
 from tfunet.data.early_checks import check_early
 from tfunet.learning import LOSSES, losses, optimizers

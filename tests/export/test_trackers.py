@@ -16,7 +16,7 @@ from paths import ROOT
 from tfunet.arguments import from_dict
 from tfunet.bench.records.sweep_record import read_sweep
 from tfunet.cli import main
-from tfunet.config.sections import TRACKERS
+from tfunet.config.run_keys import TRACKERS
 from tfunet.export.tracked_run import TrackedRun, epochs, numbers
 from tfunet.export.trackers import open_tracked
 from tfunet.files.table import read_rows

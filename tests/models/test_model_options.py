@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfunet.config.reader import kinds_of
+from tfunet.config.typed_values import kinds_of
 from tfunet.models import EXAMPLES, cosmoflow, isensee, presets, unet
 from tfunet.models.describe import describe
 from tfunet.models.make import make_model

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tfunet.config.placement import SCHEDULES
+from tfunet.config.placement_keys import SCHEDULES
 from tfunet.pipeline.schedules import (
     StagePass,
     check_schedule,

@@ -1,6 +1,6 @@
 """Trainers without TensorFlow, killed between any two of their reads and writes.
 
-They do what tfunet/training/rounds.py does, with a number for a model. Real ones:
+They do what tfunet/training/tournament_rounds.py does, with a number for a model. Real ones:
 tests/population/kill_trainers.py.
 """
 

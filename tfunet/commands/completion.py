@@ -58,8 +58,8 @@ def _add_keys(command: argparse.ArgumentParser) -> None:
     from tfunet.backend import BACKENDS
     from tfunet.config.data_keys import BAD_SAMPLES, PIPELINES
     from tfunet.config.keys import KEYS
-    from tfunet.config.placement import SCHEDULES
-    from tfunet.config.sections import PRECISIONS, RATE_SCHEDULES
+    from tfunet.config.placement_keys import SCHEDULES
+    from tfunet.config.run_keys import PRECISIONS, RATE_SCHEDULES
     from tfunet.data import DATASETS
     from tfunet.models import MODELS
 

@@ -14,7 +14,7 @@ from tfunet.config.case_metrics import (
     keras_metrics,
     own_metrics,
 )
-from tfunet.config.sections import OptimizationKeys
+from tfunet.config.run_keys import OptimizationKeys
 from tfunet.config.words import near_match
 
 # Callbacks of Keras with `monitor` and `mode`.

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from tfunet.config.reader import convert
+from tfunet.config.typed_values import convert
 
 # Where the options of each kind of function stand in a configuration.
 KEYS = {"loss": "loss_options", "data set": "data_options", "optimizer": "optimizer_options"}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfunet.config import data_keys, memory, placement, sections, tournament
+from tfunet.config import data_keys, memory_keys, placement_keys, run_keys, tournament
 from tfunet.config.augmentation import read_augmentation
 from tfunet.config.case_metrics import keras_metrics
 from tfunet.files.typed import FieldError
@@ -21,17 +21,17 @@ GONE = (("swap_compression", None),)
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(
     tournament.TournamentKeys,
-    sections.ObservationKeys,
-    sections.ReliabilityKeys,
-    memory.MemoryKeys,
-    sections.ArithmeticKeys,
-    sections.EvaluationKeys,
-    sections.OptimizationKeys,
-    placement.PlacementKeys,
+    run_keys.ObservationKeys,
+    run_keys.ReliabilityKeys,
+    memory_keys.MemoryKeys,
+    run_keys.ArithmeticKeys,
+    run_keys.EvaluationKeys,
+    run_keys.OptimizationKeys,
+    placement_keys.PlacementKeys,
     data_keys.InputKeys,
     data_keys.SplitKeys,
     data_keys.DataKeys,
-    sections.ModelKeys,
+    run_keys.ModelKeys,
 ):
     """One run, fully described.
 

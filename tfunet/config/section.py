@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfunet.config.reader import convert_fields
+from tfunet.config.typed_values import convert_fields
 
 # Metadata of every key: whether an interrupted run may change it when it goes on. It may if the
 # key does not change what is computed.

@@ -12,8 +12,8 @@ from typing import Any
 
 from tfunet.config.augmentation import KINDS as AUGMENTATIONS
 from tfunet.config.augmentation import read_augmentation
-from tfunet.config.reader import convert, read
 from tfunet.config.section import FIXED, Section
+from tfunet.config.typed_values import convert, read
 from tfunet.config.words import check_known, near_match
 
 SELECTIONS = ("pairwise", "truncation", "none")

@@ -7,8 +7,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tfunet.config.reader import convert, kinds_of
 from tfunet.config.refs import check_option
+from tfunet.config.typed_values import convert, kinds_of
 from tfunet.config.words import near_match
 
 Shape = tuple[int | None, ...]

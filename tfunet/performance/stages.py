@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfunet.config.amount import MIB
-from tfunet.config.placement import SCHEDULES
+from tfunet.config.placement_keys import SCHEDULES
 from tfunet.pipeline.balance import Balance, Bottleneck, balance, balances, bottleneck, folded
 from tfunet.pipeline.chain import Chain, Stage
 from tfunet.pipeline.drawing import LEGEND, drawn

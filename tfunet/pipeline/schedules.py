@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from tfunet.config.placement import SCHEDULES
+from tfunet.config.placement_keys import SCHEDULES
 
 Pass = Literal["forward", "backward"]
 

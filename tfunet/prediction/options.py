@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tfunet.config.reader import convert_fields
+from tfunet.config.typed_values import convert_fields
 from tfunet.config.words import check_known
 from tfunet.machine.environment import DEFAULTS
 from tfunet.prediction.best_file import check_run, say_best

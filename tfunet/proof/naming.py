@@ -10,8 +10,8 @@ import numpy as np
 
 from tfunet.inside.of_keras import own_losses
 from tfunet.proof.differences import Difference, share_of
+from tfunet.proof.small_step import ProofTrial
 from tfunet.proof.step import STEP, Taken
-from tfunet.proof.trial import ProofTrial
 from tfunet.proof.watching import Watched, first_difference, operations_of, watching
 
 OWN_METHODS = ("compute_loss", "train_step")

@@ -32,8 +32,8 @@ from tfunet.proof import kept, small
 from tfunet.proof.differences import Difference, worst
 from tfunet.proof.left_out import in_words
 from tfunet.proof.naming import look_again, message
+from tfunet.proof.small_step import ProofTrial, finite
 from tfunet.proof.step import Taken, in_precision
-from tfunet.proof.trial import ProofTrial, finite
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network

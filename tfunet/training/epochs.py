@@ -27,9 +27,9 @@ from tfunet.training.evaluation import Scores
 from tfunet.training.logbook import Logbook
 from tfunet.training.network import Network
 from tfunet.training.progress import Resumed
-from tfunet.training.rounds import Rounds
 from tfunet.training.run_data import RunData
 from tfunet.training.step import Steps
+from tfunet.training.tournament_rounds import Rounds
 from tfunet.training.validation import Validation
 
 # What Keras's callbacks say of a metric that an epoch does not have.

@@ -17,10 +17,10 @@ from tfunet.bench.launch.slurm_job_script import (
 )
 from tfunet.bench.launch.slurm_queue import parse_queue
 from tfunet.bench.launch.slurm_submit import dry_run
+from tfunet.bench.slurm_trial import Ended, first_failure
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.study_file import read_study, study_from_dict
 from tfunet.bench.study.toml_writer import study_toml
-from tfunet.bench.trial import Ended, first_failure
 from tfunet.config.run import RunConfig
 
 ONE = Shape(nodes=1, tasks=1, tasks_per_node=1, cpus_per_task=1, gpus_per_node=0)
@@ -124,7 +124,7 @@ def test_a_script_runs_the_trial_of_its_array_index(tmp_path):
     environment = {"SLURM_ARRAY_TASK_ID": "1", "PATH": "/usr/bin:/bin"}
     shown = subprocess.run(["bash", path], env=environment, capture_output=True, text=True).stdout
     words = shown.splitlines()
-    assert words[:5] == ["-m", "tfunet.bench.trial", "--code", "0", f"{tmp_path}/a b/it's"]
+    assert words[:5] == ["-m", "tfunet.bench.slurm_trial", "--code", "0", f"{tmp_path}/a b/it's"]
     assert words[5] == "srun"
     assert f"--output={tmp_path}/a b/it's/log-%t.txt" in words
     assert words[-3:] == ["-m", "tfunet.worker", f"{tmp_path}/a b/it's"]

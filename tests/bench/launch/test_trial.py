@@ -10,9 +10,9 @@ import pytest
 from tfunet import exit_codes
 from tfunet.bench.launch.sweep_folder import write_plan
 from tfunet.bench.records.sweep_record import planned_trial
+from tfunet.bench.slurm_trial import main
 from tfunet.bench.study.study_file import study_from_dict
 from tfunet.bench.study.trial_plan import plan_trials
-from tfunet.bench.trial import main
 from tfunet.machine.environment import code_hash
 
 RESULT = {

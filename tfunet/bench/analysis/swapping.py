@@ -11,7 +11,7 @@ from tfunet.bench.analysis.folds import folds_as_repeats
 from tfunet.bench.analysis.study_cell import speed_ratio, speed_ratios
 from tfunet.bench.records.sweep_record import SweepRecord, TrialRecord
 from tfunet.bench.records.ways_of_training import way_of
-from tfunet.config.memory import SWAP_KEYS, MemoryKeys
+from tfunet.config.memory_keys import SWAP_KEYS, MemoryKeys
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.report.measured import Measured
 from tfunet.swap.report.text import read_measured, read_plans

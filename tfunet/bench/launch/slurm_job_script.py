@@ -123,7 +123,7 @@ def job_script(
         *slurm.setup,
         f'trial={shlex.quote(str(folder))}/"${{trials[$SLURM_ARRAY_TASK_ID]}}"',
         "# Runs srun, and records how it ended; refuses other code than that of the plan.",
-        f'exec {shlex.quote(python)} -m tfunet.bench.trial --code {code} "$trial" \\',
+        f'exec {shlex.quote(python)} -m tfunet.bench.slurm_trial --code {code} "$trial" \\',
         f"  {' '.join(map(shlex.quote, srun[:5]))} \\",
         f"  {' '.join(map(shlex.quote, srun[5:]))} \\",
         '  --open-mode=append --output="$trial/log-%t.txt" \\',

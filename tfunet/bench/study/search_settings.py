@@ -6,7 +6,7 @@ from typing import Any
 
 from tfunet.bench.records.objectives import DIRECTIONS, OBJECTIVES, check_objective, objective_of
 from tfunet.bench.study.space import Space, read_space
-from tfunet.config.reader import convert, read
+from tfunet.config.typed_values import convert, read
 
 SAMPLERS = ("tpe", "random", "qmc")
 PRUNERS = ("none", "median", "halving")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfunet.config.reader import read
+from tfunet.config.typed_values import read
 from tfunet.files.printable import printable
 
 # Settings that become options of sbatch with the same names.

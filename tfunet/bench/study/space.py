@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from tfunet.config.keys import flat
-from tfunet.config.reader import read
+from tfunet.config.typed_values import read
 
 
 @final

@@ -14,13 +14,13 @@ from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.space import Space
 from tfunet.config.keys import KEYS, OPTIONS, beside, flat, nested, unknown_key
-from tfunet.config.memory import SWAP_KEYS
-from tfunet.config.reader import check_keys, convert, kinds_of, read
+from tfunet.config.memory_keys import SWAP_KEYS
 from tfunet.config.refs import expand
 from tfunet.config.run import RunConfig
 from tfunet.config.tournament import first_values, read_tournament
 from tfunet.config.trust import KEYS as PROGRAM_KEYS
 from tfunet.config.trust import check_own, programs
+from tfunet.config.typed_values import check_keys, convert, kinds_of, read
 from tfunet.config.words import near_match
 from tfunet.data.description_file import described
 from tfunet.files.printable import is_printable

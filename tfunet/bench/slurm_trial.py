@@ -1,4 +1,4 @@
-"""Runs one trial inside its SLURM job: `python -m tfunet.bench.trial --code HASH FOLDER srun ...`.
+"""Runs a trial in its SLURM job: `python -m tfunet.bench.slurm_trial --code HASH FOLDER srun ...`.
 
 The last line of a job script. It records how srun ended; the processes of the run write the rest.
 """
@@ -140,7 +140,7 @@ def _explain(code: int, trial: sweep_record.TrialRecord, folder: RunFolder, mess
 
 def main() -> int:
     """Read the arguments and run."""
-    parser = argparse.ArgumentParser(prog="python -m tfunet.bench.trial", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tfunet.bench.slurm_trial", description=__doc__)
     parser.add_argument(
         "folder", type=Path, help="folder of the trial, inside the folder of its sweep"
     )
