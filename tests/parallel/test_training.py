@@ -12,6 +12,7 @@ from split_training import differences
 
 from tfunet.config.refs import resolve
 from tfunet.models import MODELS, cosmoflow
+from tfunet.models.cosmoflow_plan import ConvolutionStage, PublishedOptions, plan_stages
 
 SPLITS_2D = [(2, 1), (3, 1), (2, 2)]
 SPLITS_3D = [(2, 1, 1), (3, 1, 1), (2, 2, 1)]
@@ -57,17 +58,13 @@ def of_table(name):
 
 def valid_cosmoflow():
     """The layers of the first CosmoFlow, whose own sizes are too large here."""
-    stages = [
-        cosmoflow.Stage(filters=2, padding="valid"),
-        cosmoflow.Stage(filters=2, size=4, padding="valid"),
-        cosmoflow.Stage(filters=2, stride=2, padding="valid", is_pooled=False),
-        cosmoflow.Stage(filters=2, size=2, padding="valid", is_pooled=False),
-    ]
-    options = {"pooling": "average", "pool_size": 2, "negative_slope": 0.01, "scaled_tanh": False}
-    rates = {"dropout": 0.2, "flat_dropout": 0.2, "dense": (4,)}
-    return cosmoflow.assemble(
-        stages, image_shape=(32, 32, 32, 1), num_classes=2, **options, **rates
+    stages = (
+        ConvolutionStage(filters=2, padding="valid"),
+        ConvolutionStage(filters=2, size=4, padding="valid"),
+        ConvolutionStage(filters=2, stride=2, padding="valid", is_pooled=False),
+        ConvolutionStage(filters=2, size=2, padding="valid", is_pooled=False),
     )
+    return cosmoflow.assemble(plan_stages(PublishedOptions(dense=(4,)), (32, 32, 32, 1), 2, stages))
 
 
 def gated():

@@ -98,7 +98,7 @@ def plan(given: CosmoflowOptions, image_shape: Shape, num_classes: int) -> Cosmo
     options.check_divisible(image_shape[:-1], given.levels, option=f"levels={given.levels}")
     counts = (min(given.filters * 2**level, given.max_filters) for level in range(given.levels))
     stages = tuple(ConvolutionStage(filters=count) for count in counts)
-    return _planned(given, image_shape, num_classes, stages)
+    return plan_stages(given, image_shape, num_classes, stages)
 
 
 def plan_2018(given: PublishedOptions, image_shape: Shape, num_classes: int) -> CosmoflowPlan:
@@ -113,7 +113,7 @@ def plan_2018(given: PublishedOptions, image_shape: Shape, num_classes: int) -> 
         )
         for place, (size, stride) in enumerate(zip(SIZES_2018, STRIDES_2018, strict=True))
     )
-    return _planned(given, image_shape, num_classes, stages)
+    return plan_stages(given, image_shape, num_classes, stages)
 
 
 def plan_2020(given: PublishedOptions, image_shape: Shape, num_classes: int) -> CosmoflowPlan:
@@ -128,15 +128,16 @@ def plan_2020(given: PublishedOptions, image_shape: Shape, num_classes: int) -> 
         )
         for place in range(7)
     )
-    return _planned(given, image_shape, num_classes, stages)
+    return plan_stages(given, image_shape, num_classes, stages)
 
 
-def _planned(
+def plan_stages(
     given: PublishedOptions,
     image_shape: Shape,
     num_classes: int,
     stages: tuple[ConvolutionStage, ...],
 ) -> CosmoflowPlan:
+    """Return a network of these stages; raise ValueError for options that do not fit them."""
     if len(image_shape) != 4 or None in image_shape:
         raise ValueError(
             f"CosmoFlow is for volumes of one size (height, width, depth, channels), since a dense "

@@ -204,7 +204,7 @@ def test_limits_of_host_and_disk_are_part_of_the_budget(sweep):
     [
         ({}, "24MiB"),
         ({"swap_host": "0"}, "24MiB, host 0"),
-        ({"swap_host": 0, "swap_disk": "/nvme"}, "24MiB, host 0, on disk"),
+        ({"swap_host": "0", "swap_disk": "/nvme"}, "24MiB, host 0, on disk"),
     ],
 )
 def test_limits_of_nothing_are_limits_and_folders_are_none(limits, expected, sweep):

@@ -137,7 +137,7 @@ def test_a_script_runs_the_trial_of_its_array_index(tmp_path):
         ({"nodes": 2}, r"Any other option goes into sbatch = \[\"--option=value\"\]"),
         ({"time": "two hours"}, "time in .slurm. must be minutes or"),
         ({"max_running": 0}, "max_running in .slurm. must be at least 1, got 0"),
-        ({"max_running": "4"}, "max_running in .slurm. must be a whole number, got '4'"),
+        ({"max_running": "4"}, "max_running in .slurm. must be a whole number, got the text '4'"),
         ({"partition": 3}, "partition in .slurm. must be a text, got 3"),
         ({"setup": "module load x"}, "setup in .slurm. must be a list of texts"),
         ({"signal_seconds": 0}, "signal_seconds in .slurm. must lie in 1..65535"),
