@@ -20,6 +20,8 @@ CONTENTS = {
     "Begin": (
         "install",
         "data",
+        "example-data",
+        "formats",
         "auto",
         "training",
         "first-job",

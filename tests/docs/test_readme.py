@@ -22,6 +22,7 @@ PAGES = [
     "docs/backends.md",
     "docs/choosing.md",
     "docs/data.md",
+    "docs/example-data.md",
     "docs/ensembles.md",
     "docs/large-models.md",
     "docs/large-models-internals.md",
