@@ -154,7 +154,7 @@ def main() -> int:
     differing = 0
     for name, predicted, truth, spacing in pairs(step):
         if not predicted.any() or not truth.any():
-            continue  # The libraries differ in what they give; docs/training.md has ours.
+            continue  # The libraries differ in what they give; docs/metrics.md has ours.
         values = measure(metrics, predicted, truth, spacing)
         ours = {metric.name: value for metric, value in zip(metrics, values, strict=True)}
         for metric, library, theirs, allowed in peers(predicted, truth, spacing):

@@ -24,6 +24,7 @@ CONTENTS = {
         "formats",
         "auto",
         "training",
+        "metrics",
         "first-job",
         "models",
         "predict",

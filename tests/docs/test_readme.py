@@ -26,6 +26,7 @@ PAGES = [
     "docs/ensembles.md",
     "docs/large-models.md",
     "docs/large-models-internals.md",
+    "docs/metrics.md",
     "docs/models.md",
     "docs/pipeline.md",
     "docs/security.md",
