@@ -11,7 +11,7 @@ from tfunet.config.augmentation import KINDS, NAMES, read_augmentation
 from tfunet.config.run import RunConfig
 from tfunet.data.check import check
 from tfunet.data.layouts.folder import open_folder
-from tfunet.data.preprocess import normalise
+from tfunet.data.preprocess import check_intensity, normalise
 
 PAGE = (ROOT / "docs" / "data.md").read_text()
 EXAMPLES = (ROOT / "docs" / "example-data.md").read_text()
@@ -37,7 +37,7 @@ def test_every_intensity_of_the_table_is_read():
     image = np.eye(4)[..., np.newaxis]
     for value in shown:
         intensity = tomllib.loads(f"x = {value.replace('LOW', '0').replace('HIGH', '255')}")["x"]
-        assert normalise(image, intensity).shape == image.shape
+        assert normalise(image, check_intensity(intensity)).shape == image.shape
 
 
 def test_the_descriptions_are_those_of_the_studies():
