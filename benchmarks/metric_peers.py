@@ -1,7 +1,7 @@
 """Compares the metrics of whole cases with MedPy, MONAI, panoptica and SimpleITK, on real masks.
 
-Each region of each case of the three data sets of docs/data.md is compared with a copy of it whose
-border was moved at random, of which parts were lost, and to which parts were added.
+Each region of each case of the three data sets of docs/example-data.md is compared with a copy of
+it whose border was moved at random, of which parts were lost, and to which parts were added.
 
     python benchmarks/metric_peers.py
 
@@ -41,7 +41,7 @@ OBJECTS = ("instance_precision", "instance_recall", "instance_f1", "panoptic_qua
 
 def pairs(step: int) -> Iterator[tuple[str, np.ndarray, np.ndarray, tuple[float, ...]]]:
     """Yield data set, predicted and true region, and pixel size, of every `step`-th case."""
-    page = (ROOT / "docs/data.md").read_text()
+    page = (ROOT / "docs/example-data.md").read_text()
     for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL):
         options = tomllib.loads(text).get("data_options", {})
         if "shared" not in str(options.get("root")):
@@ -154,7 +154,7 @@ def main() -> int:
     differing = 0
     for name, predicted, truth, spacing in pairs(step):
         if not predicted.any() or not truth.any():
-            continue  # The libraries differ in what they give; docs/training.md has ours.
+            continue  # The libraries differ in what they give; docs/metrics.md has ours.
         values = measure(metrics, predicted, truth, spacing)
         ours = {metric.name: value for metric, value in zip(metrics, values, strict=True)}
         for metric, library, theirs, allowed in peers(predicted, truth, spacing):

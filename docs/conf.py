@@ -20,8 +20,11 @@ CONTENTS = {
     "Begin": (
         "install",
         "data",
+        "example-data",
+        "formats",
         "auto",
         "training",
+        "metrics",
         "first-job",
         "models",
         "predict",

@@ -21,7 +21,7 @@ from tfunet.data.layouts.folder import open_folder
 STUDIES = ROOT / "studies"
 REAL = ROOT.parent / "shared" / "data"
 
-PAGE = ROOT / "docs" / "data.md"
+PAGE = ROOT / "docs" / "example-data.md"
 ON_PAGE = re.findall(r"```toml\n(data = \"folder\"\n.*?)```", PAGE.read_text(), re.DOTALL)
 
 

@@ -59,7 +59,7 @@ def test_volumes_are_checked_and_trained_on(name, place, capsys):
     ("page", "name"),
     [
         ("training.md", "rare.toml"),
-        ("training.md", "measured.toml"),
+        ("metrics.md", "measured.toml"),
         ("data.md", "augmented.toml"),
     ],
 )

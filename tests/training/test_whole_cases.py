@@ -120,7 +120,7 @@ def test_metrics_stand_wherever_scores_do(tmp_path):
 
 
 def test_the_example_of_cells_between_membranes_scores_them(tmp_path):
-    page = (ROOT / "docs/training.md").read_text()
+    page = (ROOT / "docs/metrics.md").read_text()
     (text,) = (text for text in blocks(page, "toml") if text.startswith("# membranes.toml"))
     table = tomllib.loads(text)
     table["data_options"] |= {"num_cases": 10, "size": 48}
@@ -182,7 +182,7 @@ def test_true_objects_are_those_that_the_masks_number(tmp_path):
 
 def test_the_example_of_a_metric_of_ones_own_scores_cases(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/training.md").read_text()
+    page = (ROOT / "docs/metrics.md").read_text()
     (source,) = (text for text in blocks(page, "python") if text.startswith("# count_error.py"))
     (text,) = (text for text in blocks(page, "toml") if text.startswith("# counted.toml"))
     (tmp_path / "count_error.py").write_text(source)

@@ -142,7 +142,7 @@ def check_case_metrics(names: Iterable[str]) -> None:
             raise ValueError(
                 f"{name!r} is no metric of whole cases.{near_match(name, (*PLAIN, TOLERANT))} "
                 f"Known: {', '.join(PLAIN)}, nsd@1mm, and 'file.py:function' of your own. See "
-                "docs/training.md."
+                "docs/metrics.md."
             )
 
 

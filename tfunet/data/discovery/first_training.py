@@ -20,7 +20,7 @@ SPARSE, FOREGROUND_SHARE = 0.05, 0.33
 # A first look on a CPU should not take longer. The default network has 32 filters.
 MOST_SECONDS = 30 * 60.0
 FILTERS = (32, 16, 8)
-# A core's speed in convolutions: the trainings of docs/data.md had 27e9 to 36e9 on an AMD EPYC.
+# A core's speed in convolutions: trainings of docs/example-data.md had 27e9 to 36e9 (AMD EPYC).
 CORE_FLOPS_PER_SECOND = 30e9
 # What a step takes beside convolutions.
 STEP_SECONDS = 0.05
