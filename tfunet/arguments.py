@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,9 @@ from tfunet.models import MODELS
 from tfunet.models.files import is_file
 
 KINDS = kinds_of(RunConfig)
-FLAGS = {"true": True, "yes": True, "false": False, "no": False}
+FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+# Numbers that JSON does not know: .5, 1. and +3.
+NUMBER = re.compile(r"[+-]?(\d+\.\d*|\.\d+|[1-9]\d*)([eE][+-]?\d+)?")
 # Options of data sets that are texts: a folder called 2024 is no number.
 TEXTS = ("root", "file", "name", "key", "group", "images", "masks")
 HELP_WIDTH, HELP_INDENT = 100, 26
@@ -147,7 +150,8 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not has_value:
             if not waiting or waiting[0].startswith("--"):
                 what = "the path of a file" if key == "config" else allowed(KINDS[key])
-                raise ValueError(f"{word} has no value: it must be {what}.")
+                must = f": it must be {what}" if key == flag else ""
+                raise ValueError(f"{word} has no value{must}.")
             text = waiting.pop(0)
         before = flag
         yield flag, text
@@ -163,7 +167,7 @@ def _put(table: dict[str, Any], dotted: str, text: str) -> None:
         outer = table.get(name)
         table[name] = {**outer} if isinstance(outer, Mapping) else {}
         table = table[name]
-    is_text = key == "data_options" and inner[-1] in TEXTS
+    is_text = key == "data_options" and not {*inner}.isdisjoint(TEXTS)
     table[inner[-1]] = text if is_text else _value(text)
 
 
@@ -177,8 +181,10 @@ def _typed(kind: Any, text: str) -> Any:
         return text
     (inner,) = {entries(part) for part in parts(kind)} - {None} or {None}
     if inner is not None:
-        given = [part.strip() for part in text.split(",")]
-        return [_typed(inner, part) for part in given] if all(given) else text
+        texts = [part.strip() for part in text.split(",")]
+        given = [_typed(inner, part) for part in texts]
+        is_list = all(texts) and (inner is str or not any(isinstance(one, str) for one in given))
+        return given if is_list else text
     if is_table(kind):
         return _value(text)
     if bool in parts(kind):
@@ -194,6 +200,8 @@ def _value(text: str) -> Any:
     """Return what a text stands for whose type nobody declares: JSON, a list of TOML, or itself."""
     with contextlib.suppress(ValueError):
         return json.loads(text, parse_constant=str)
+    if NUMBER.fullmatch(text):
+        return float(text) if any(mark in text for mark in ".eE") else int(text)
     if text[:1] in ("[", "{"):
         with contextlib.suppress(ValueError):
             return parse_toml(f"value = {text}")["value"]

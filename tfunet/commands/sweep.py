@@ -115,9 +115,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     study = read_study(options.study)
     if study.search is not None and options.precision is None:
-        return _planned(
-            options, search_json(study), search_text(study), search_refusals(study, makes=False)
-        )
+        return _planned(options, search_json(study), search_text(study), search_refusals(study))
     planned = plan_trials(study)
     if options.precision is None and options.noise is not None:
         raise ValueError("--noise needs --precision. Give it too, such as --precision 2%.")
@@ -137,7 +135,7 @@ def _plan(options: argparse.Namespace) -> int:
             raise
         table["precision"] = need_json(need)
         text = f"{text}\n\n{need_text(need, planned)}"
-    return _planned(options, table, text, refusals(planned, makes=False))
+    return _planned(options, table, text, refusals(planned))
 
 
 def _planned(

@@ -22,8 +22,17 @@ OTHER_NAMES = {
 }
 
 
+# What earlier versions had.
+GONE = {
+    "swap_compression": "swapped tensors keep their bits",
+    "hopeless": "a sweep runs all repeats of a cell",
+}
+
+
 def unknown_key(key: str, where: str = "") -> str:
     """Return what to say of a key that no run has, `where` it stands."""
+    if key in GONE:
+        return f"{key}{where} was taken out of tfunet: {GONE[key]}. Delete it."
     known = OTHER_NAMES.get(key)
     advice = f" Did you mean {known!r}?" if known else near_match(key, KEYS)
     return f"Unknown key {key!r}{where}.{advice or ' tfunet train --help has all keys of a run.'}"

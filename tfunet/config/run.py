@@ -13,8 +13,8 @@ from tfunet.files.typed import FieldError
 from tfunet.geometry.parts import check_split
 
 SCHEMA_VERSION = 1
-# Keys that earlier versions had, with the value for not given.
-GONE = (("swap_compression", None),)
+# A key that earlier versions had. A finished run can be read whatever it was.
+GONE = ("swap_compression",)
 
 
 # The last base comes first in a dataclass: the model's keys lead config.json.
@@ -205,7 +205,7 @@ def from_json(text: str) -> RunConfig:
 
 def config_of_record(recorded: Mapping[str, Any]) -> RunConfig:
     """Return the configuration that a record holds; raise FieldError for a wrong key or type."""
-    values = {key: value for key, value in recorded.items() if (key, value) not in GONE}
+    values = {key: value for key, value in recorded.items() if key not in GONE}
     if unknown := [name for name in values if name not in RunConfig.__dataclass_fields__]:
         raise FieldError(
             f"{unknown[0]!r:.60} is no key of this version of tfunet. Use the version that wrote it"

@@ -64,7 +64,7 @@ def convert(label: str, kind: Any, value: Any) -> Any:
     for given in (value, plain(value)):
         with contextlib.suppress(msgspec.ValidationError):
             converted = msgspec.convert(given, kind)
-            if not _is_nan(converted):
+            if not _has_nan(converted):
                 return converted
     advice = _advice(label, kind, value)
     raise ValueError(f"{label} must be {allowed(kind)}, got {shown(value)}.{advice}")
@@ -76,9 +76,12 @@ def convert_fields(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
         converted = msgspec.structs.asdict(msgspec.convert(values, _struct(cls)))
     except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):
         converted = {}
-    if converted and not any(map(_is_nan, converted.values())):
-        return converted
-    return {key: convert(key, kind, values[key]) for key, kind in kinds_of(cls).items()}
+    kinds = kinds_of(cls)
+    if not converted or any(map(_has_nan, converted.values())):
+        converted = {key: convert(key, kind, values[key]) for key, kind in kinds.items()}
+    # What a table holds has no type: it must be what a file could have.
+    tables = [key for key in converted if isinstance(values[key], Mapping | list | tuple)]
+    return converted | {key: plain(converted[key]) for key in tables}
 
 
 @functools.cache
@@ -86,7 +89,9 @@ def _struct(cls: type) -> type[msgspec.Struct]:
     return msgspec.defstruct(cls.__name__, list(kinds_of(cls).items()))
 
 
-def _is_nan(value: Any) -> bool:
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_nan, value))
     return isinstance(value, float) and math.isnan(value)
 
 
@@ -96,8 +101,10 @@ def plain(value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return {key: plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [plain(entry) for entry in value]
+    if isinstance(value, tuple):
+        return tuple(plain(entry) for entry in value)
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):
@@ -159,9 +166,9 @@ def _advice(label: str, kind: Any, value: Any) -> str:
         return ""
     key = label.partition(" ")[0]
     lists = [entries(part) for part in parts(kind) if entries(part) is not None]
-    if any(is_table(inner) for inner in lists):
+    if value[0] not in "[{" and any(is_table(inner) for inner in lists):
         return f' Write it as a list of tables: {key} = [{{ name = "{value}" }}]'
-    if str in lists:
+    if value[0] not in "[{" and str in lists:
         return f' Write it as a list: {key} = ["{value}"]'
     for text in (value, f"[{value}]") if lists else (value,):
         try:

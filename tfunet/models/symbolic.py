@@ -22,13 +22,18 @@ def build_symbolic(
         # In another thread: Keras keeps its policy and names for each thread, and a list of the
         # variables without values, all of which the next StatelessScope would allocate.
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(_build, builder, precision, has_values).result()
+            return thread.submit(build_here, builder, precision, has_values=has_values).result()
     finally:
         # Keras draws the seeds of initializers from here.
         random.setstate(random_state)
 
 
-def _build(builder: Callable[[], keras.Model], precision: str, has_values: bool) -> keras.Model:
+def build_here(
+    builder: Callable[[], keras.Model], precision: str, *, has_values: bool = False
+) -> keras.Model:
+    """Build a model as `build_symbolic` does, in this thread, whose policy, layer names and random
+    state change.
+    """
     keras.config.set_dtype_policy(precision)
     without = keras.StatelessScope(initialize_variables=False)
     with contextlib.nullcontext() if has_values else without:

@@ -110,7 +110,34 @@ def test_what_only_keras_can_say_is_said_before_the_first_trial(tmp_path, monkey
                 for key, value in settings.items()
             )
     assert len(found) == len(ONLY_WHEN_MADE)
-    assert refusals(planned, makes=False) == []
+
+
+def test_programs_of_one_name_in_two_folders_do_not_meet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for folder, width in (("a", 4), ("b", 0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helper.py").write_text(f"WIDTH = {width}\n")
+        (tmp_path / folder / "net.py").write_text(
+            "import os, signal, sys, helper, keras\n"
+            "def build(*, image_shape, num_classes, dies=False):\n"
+            "    signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+            "    print('printed')\n"
+            "    if dies: os._exit(7)\n"
+            "    image = keras.Input(image_shape)\n"
+            "    return keras.Model(image, keras.layers.Conv2D(helper.WIDTH, 1)(image))\n"
+        )
+    dying = {"model": "a/net.py:build", "model_options": {"dies": True}}
+    cases = [{"model": "a/net.py:build"}, dying, {"optimizer": "adm"}, {"model": "b/net.py:build"}]
+    found = refused(base=CELLS, case=cases)
+    assert sorted(len(refusal.trials) for refusal in found) == [1, 1]
+    assert any("'adm'" in refusal.reason for refusal in found)
+    assert any("Conv2D" in refusal.reason or "filters" in refusal.reason for refusal in found)
+    said = capsys.readouterr()
+    assert "died of one of them (exit code 7: " in said.err
+    assert "printed" not in said.out
+    # Whoever asked is gone.
+    planned = plan_trials(study_from_dict({"base": CELLS, "case": [{"optimizer": "adm"}]}))
+    assert refusals(planned, stops=lambda: True) == []
 
 
 def test_trials_that_need_what_is_not_installed_are_named_and_the_others_run(

@@ -94,10 +94,11 @@ def run_sweep(
             # Not above: data sets need NumPy, which only this takes.
             from tfunet.bench.study.refusals import refusals, refuse
 
-            refuse(refusals(planned, [trial.id for trial in todo]))
+            refuse(refusals(planned, [trial.id for trial in todo], lambda: bool(noted)))
         begin = f"{sweep.name}: {len(todo)} of {len(sweep.trials)} trials to run in {root}."
-        say(f"{begin}\n{FIRST}\nTo watch: tfunet sweep watch {root}" if todo else begin)
-        if todo:
+        if not noted:
+            say(f"{begin}\n{FIRST}\nTo watch: tfunet sweep watch {root}" if todo else begin)
+        if todo and not noted:
             note_noise(root, "before", noise)
             _run_trials(todo, sweep, root, command, noted, say)
         if noted:

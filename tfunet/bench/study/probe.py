@@ -4,20 +4,21 @@ What cannot be made is told before the first trial, in the words that the trial 
 process does it, since this one does not import TensorFlow: python -m tfunet.bench.study.probe.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tfunet.bench.study.checks import first_reasons
+from tfunet.bench.study.checks import Check
 from tfunet.config.case_metrics import keras_metrics, own_metrics
 from tfunet.config.run import RunConfig, config_of_record
+from tfunet.config.trust import KEYS as PROGRAMS
+from tfunet.config.trust import programs
 from tfunet.data import DATASETS
 from tfunet.data.class_weights import KEY
-from tfunet.files.typed import read_json
 from tfunet.learning import LOSSES
 from tfunet.models import MODELS, trained_options
 
@@ -27,10 +28,18 @@ KEYS = (
     *("callbacks", "model", "model_options", "outputs", "data"),
 )
 OF_DATA = ("data_options", "patch")
+# A GPU is there for a network that asks for one, and shared with whoever computes on it.
+GROWTH = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+POLL_SECONDS = 0.2
 
 
-def made_reasons(configs: Mapping[str, RunConfig]) -> dict[str, str]:
-    """Return why runs would be refused, by their names; those without a reason are left out."""
+def made_reasons(
+    configs: Mapping[str, RunConfig], stops: Callable[[], bool] = lambda: False
+) -> dict[str, str]:
+    """Return why runs would be refused, by their names; those without a reason are left out.
+
+    It ends at once, with what is known, when `stops` says so.
+    """
     distinct: dict[str, str] = {}
     like: dict[str, list[str]] = {}
     for name, config in configs.items():
@@ -41,8 +50,27 @@ def made_reasons(configs: Mapping[str, RunConfig]) -> dict[str, str]:
         like.setdefault(first, []).append(name)
     if not like:
         return {}
-    found = _in_a_process({first: configs[first] for first in like})
+    print(
+        "Each network, loss, optimizer, metric and callback of the study is made once, in a "
+        "process with TensorFlow ...",
+        file=sys.stderr,
+        flush=True,
+    )
+    together: dict[tuple[str, ...], dict[str, RunConfig]] = {}
+    for first in like:
+        together.setdefault(_folders(configs[first]), {})[first] = configs[first]
+    found: dict[str, str] = {}
+    for group in together.values():
+        found |= _reasons(group, stops)
     return {name: reason for first, reason in found.items() for name in like[first]}
+
+
+def _folders(config: RunConfig) -> tuple[str, ...]:
+    """Return where the user's programs lie. Files of one name in two folders exclude each other in
+    one process.
+    """
+    named = programs({key: getattr(config, key) for key in PROGRAMS})
+    return tuple(sorted({str(Path(ref.rpartition(":")[0]).parent) for ref in named}))
 
 
 def _has_to_make(config: RunConfig) -> bool:
@@ -65,26 +93,56 @@ def _has_network_to_make(config: RunConfig) -> bool:
     return config.model not in MODELS or config.data not in DATASETS or has_encoder
 
 
-def _in_a_process(configs: Mapping[str, RunConfig]) -> dict[str, str]:
-    with tempfile.TemporaryDirectory() as folder:
-        asked, answer = Path(folder, "configs.json"), Path(folder, "reasons.json")
-        asked.write_text(json.dumps({name: each.values() for name, each in configs.items()}))
-        ended = subprocess.run(
-            [sys.executable, "-m", __name__, str(asked), str(answer)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        reasons = read_json(answer, dict[str, str])
-    if reasons is None:
-        print(
-            "note: the process that makes each network, loss and optimizer before the first trial "
-            f"ended with exit code {ended.returncode}; each trial says what is wrong with its own.",
-            file=sys.stderr,
-        )
-    return reasons or {}
+def _reasons(configs: Mapping[str, RunConfig], stops: Callable[[], bool]) -> dict[str, str]:
+    left, reasons = dict(configs), dict[str, str]()
+    while left and not stops():
+        said, last_words = _in_a_process(left, stops)
+        reasons |= {name: reason for name, reason in said.items() if reason is not None}
+        left = {name: config for name, config in left.items() if name not in said}
+        if left and not stops():  # It died of the first that is left.
+            del left[next(iter(left))]
+            print(
+                "note: the process that makes each network, loss and optimizer died of one of "
+                f"them ({last_words}). Its trials say what is wrong.",
+                file=sys.stderr,
+                flush=True,
+            )
+    return reasons
+
+
+def _in_a_process(
+    configs: Mapping[str, RunConfig], stops: Callable[[], bool]
+) -> tuple[dict[str, str | None], str]:
+    """Return the reason, or None, of each configuration that a process came to; and its last words.
+
+    What a program prints goes nowhere.
+    """
+    values = {name: config.values() for name, config in configs.items()}
+    asked: str | None = json.dumps(values)
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **GROWTH},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
+    answer, errors, ended = "", "", False
+    try:
+        while not ended:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                answer, errors = process.communicate(asked, timeout=POLL_SECONDS)
+                ended = True
+            asked = None  # It has been sent.
+            if stops():
+                process.kill()
+    finally:
+        process.kill()
+        process.wait()
+    said = dict(json.loads(line) for line in answer.splitlines())
+    words = [f"exit code {process.returncode}", *errors.strip().splitlines()[-1:]]
+    return said, ": ".join(words)
 
 
 def _make_loss(config: RunConfig) -> None:
@@ -124,7 +182,7 @@ def _make_network(config: RunConfig) -> None:
     """Without values for its weights. Those that are ours alone were planned already."""
     from tfunet.data.task import open_task
     from tfunet.models.make import make_model
-    from tfunet.models.symbolic import build_symbolic
+    from tfunet.models.symbolic import build_here
 
     if not _has_network_to_make(config):
         return
@@ -138,7 +196,7 @@ def _make_network(config: RunConfig) -> None:
             options=trained_options(config.model, config.model_options),
         )
 
-    build_symbolic(build, precision=config.precision)
+    build_here(build, precision=config.precision)
 
 
 MAKERS: tuple[Callable[[RunConfig], None], ...] = (
@@ -146,12 +204,21 @@ MAKERS: tuple[Callable[[RunConfig], None], ...] = (
 )
 
 
-def main(asked: Path, answer: Path) -> None:
-    """Write why the configurations in a file would be refused."""
-    texts = read_json(asked, dict[str, dict[str, object]]) or {}
-    configs = {name: config_of_record(values) for name, values in texts.items()}
-    answer.write_text(json.dumps(first_reasons(configs, MAKERS)))
+def main() -> None:
+    """Write a line with the name and the reason of each configuration on the standard input; the
+    reason is None for one that nothing is known of.
+    """
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # What programs print is none of the answer.
+    checks = [Check(maker) for maker in MAKERS]
+    for name, values in json.loads(sys.stdin.read()).items():
+        try:
+            config = config_of_record(values)
+            reason = next(filter(None, (check.reason(config) for check in checks)), None)
+        except Exception:  # The trial tells it better.
+            reason = None
+        print(json.dumps([name, reason]), file=lines, flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()

@@ -4,7 +4,7 @@ Each data set is opened once. Imports no TensorFlow.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -70,15 +70,18 @@ class Refusal:
 
 
 def refusals(
-    planned: StudyPlan, trials: Collection[str] | None = None, *, makes: bool = True
+    planned: StudyPlan,
+    trials: Collection[str] | None = None,
+    stops: Callable[[], bool] = lambda: False,
 ) -> list[Refusal]:
     """Return why trials of a plan, or those of them that are named, would be refused, by reason.
 
-    With `makes`, a process with TensorFlow makes each distinct network, loss and optimizer.
+    A process with TensorFlow makes each distinct network, loss and optimizer, until `stops` says
+    that nobody waits for the answer.
     """
     named = None if trials is None else set(trials)
     chosen = [trial for trial in planned.trials if named is None or trial.id in named]
-    refused = _by_reason({trial.id: trial.config for trial in chosen}, makes=makes)
+    refused = _by_reason({trial.id: trial.config for trial in chosen}, stops)
     return [
         replace(refusal, when=_common(set(refusal.trials), planned.trials)) for refusal in refused
     ]
@@ -135,7 +138,7 @@ def _common(refused: Set[str], trials: Sequence[Trial]) -> dict[str, Any]:
     return {}
 
 
-def search_refusals(study: Study, *, makes: bool = True) -> list[Refusal]:
+def search_refusals(study: Study, stops: Callable[[], bool] = lambda: False) -> list[Refusal]:
     """Return why the trials of a search would be refused.
 
     They are known only as they run: looked at are the first and the last values of what is
@@ -148,11 +151,11 @@ def search_refusals(study: Study, *, makes: bool = True) -> list[Refusal]:
             configs[describe(values)] = of_study(nested({**study.base, **values}))
         except ValueError:
             return []
-    refused = _by_reason(configs, makes=makes)
+    refused = _by_reason(configs, stops)
     return refused if refused and _is_every(refused) else []
 
 
-def _by_reason(configs: Mapping[str, RunConfig], *, makes: bool) -> list[Refusal]:
+def _by_reason(configs: Mapping[str, RunConfig], stops: Callable[[], bool]) -> list[Refusal]:
     opened = DataSets()
     reasons = first_reasons(
         configs,
@@ -161,9 +164,8 @@ def _by_reason(configs: Mapping[str, RunConfig], *, makes: bool) -> list[Refusal
             partial(check_network, opened=opened),
         ),
     )
-    if makes:
-        others = {name: config for name, config in configs.items() if name not in reasons}
-        reasons |= made_reasons(others)
+    others = {name: config for name, config in configs.items() if name not in reasons}
+    reasons |= made_reasons(others, stops)
     trials: dict[tuple[str, bool], list[str]] = {}
     for name, reason in reasons.items():
         trials.setdefault((reason, False), []).append(name)

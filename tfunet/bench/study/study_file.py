@@ -13,7 +13,7 @@ from tfunet.bench.study.samples import Samples, read_samples, refuse_equal
 from tfunet.bench.study.search_settings import Search, read_search
 from tfunet.bench.study.slurm_settings import Slurm, read_slurm
 from tfunet.bench.study.space import Space
-from tfunet.config.keys import KEYS, OPTIONS, beside, flat, nested, unknown_key
+from tfunet.config.keys import GONE, KEYS, OPTIONS, beside, flat, nested, unknown_key
 from tfunet.config.memory_keys import SWAP_KEYS
 from tfunet.config.refs import expand
 from tfunet.config.run import RunConfig
@@ -191,6 +191,8 @@ def study_from_dict(table: Mapping[str, Any]) -> Study:
                 f"{key} is a key of a run: put it into [base]. A file without [base] is a run: "
                 "start it with tfunet train FILE."
             )
+        if key in GONE:
+            raise ValueError(unknown_key(key, " in the study"))
         raise ValueError(
             f"Unknown key {key!r} in the study.{near_match(key, TOP)} Known: {', '.join(TOP)}. "
             "Settings of a run go into [base]."
