@@ -206,7 +206,7 @@ def test_every_private_name_has_its_test(module):
     assert own <= TESTED
 
 
-# Of a backend, which imports nothing of the package but its seam.
+# The one of a backend, which imports nothing of the package but its seam.
 SEAM = {"tf_native/multiworker.py"}
 
 

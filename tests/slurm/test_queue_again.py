@@ -16,7 +16,7 @@ here = Path(os.environ["SLURM_ARRAY_TASK_ID"])
 here.touch()
 while not Path("0").exists() or not Path("1").exists():
     time.sleep(0.1)
-# Of one task it is the number of the whole array.
+# For one task it is the number of the whole array.
 if os.environ["SLURM_JOB_ID"] == os.environ["SLURM_ARRAY_JOB_ID"]:
     queue_again(own_job(os.environ))
 time.sleep(600)

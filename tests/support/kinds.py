@@ -230,7 +230,7 @@ KINDS = {
     "recurrent": recurrent,
     **{name: partial(application, name) for name in APPLICATIONS},
 }
-# Of each sort one: make test trains these to the bit, and make contract all kinds.
+# One of each sort: make test trains these to the bit, and make contract all kinds.
 OF_EACH_SORT = (
     *("unet, batch", "unet 3D", "own train_step", "attention", "dropout", "two outputs"),
     *("subclassed", "MobileNetV2"),

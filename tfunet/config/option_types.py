@@ -14,7 +14,7 @@ KERAS: Mapping[str, Any] = {
     **dict.fromkeys(("save_freq", "update_freq", "verbose"), float | str),
     # A number, a text, or the first and the last batch.
     "profile_batch": Any,
-    # Of all optimizers.
+    # What all optimizers have.
     **dict.fromkeys(("weight_decay", "clipnorm", "clipvalue", "global_clipnorm"), float | None),
     **dict.fromkeys(("ema_overwrite_frequency", "gradient_accumulation_steps"), int | None),
     **dict.fromkeys(("loss_scale_factor", "rms_rate"), float | None),

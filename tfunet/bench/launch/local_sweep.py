@@ -106,9 +106,8 @@ def run_sweep(
             return exit_code_of(noted)
         if todo:
             note_noise(root, "after", noise)
-        return first_exit_code(
-            trial for trial in read_sweep(root).trials if trial.state == "failed"
-        )
+        ended = read_sweep(root).trials
+        return first_exit_code(trial for trial in ended if trial.state == "failed")
 
 
 def _run_trials(

@@ -11,7 +11,7 @@ def first_reasons(
     configs: Mapping[str, RunConfig], checks: Iterable[Callable[[RunConfig], None]]
 ) -> dict[str, str]:
     """Return the first reason of each configuration that a check refuses, by its name."""
-    made = [Check(check) for check in checks]
+    made = [OnceForEach(check) for check in checks]
     reasons = {}
     for name, config in configs.items():
         reason = next(filter(None, (check.reason(config) for check in made)), None)
@@ -22,7 +22,7 @@ def first_reasons(
 
 @final
 @dataclass(frozen=True)
-class Check:
+class OnceForEach:
     """A check of a configuration, which is not made again for one that is equal in all that the
     check looks at.
     """

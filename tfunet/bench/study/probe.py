@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tfunet.bench.study.checks import Check
+from tfunet.bench.study.checks import OnceForEach
 from tfunet.config.case_metrics import keras_metrics, own_metrics
 from tfunet.config.run import RunConfig, config_of_record
 from tfunet.config.trust import KEYS as PROGRAMS
@@ -210,7 +210,7 @@ def main() -> None:
     """
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # What programs print is none of the answer.
-    checks = [Check(maker) for maker in MAKERS]
+    checks = [OnceForEach(maker) for maker in MAKERS]
     for name, values in json.loads(sys.stdin.read()).items():
         try:
             config = config_of_record(values)

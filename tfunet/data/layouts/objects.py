@@ -64,7 +64,7 @@ class ObjectNumbers:
         """Return whether pixels lie in two objects, where each reaches a pixel further."""
         from scipy import ndimage  # It takes a tenth of a second, and few data sets need it.
 
-        # Of each pixel and its neighbours, diagonal ones too.
+        # The pixel and its neighbours, diagonal ones too.
         highest = ndimage.maximum_filter(self.numbers, size=3, mode="constant", cval=0)
         objects = np.where(self.numbers == 0, NONE, self.numbers)
         lowest = ndimage.minimum_filter(objects, size=3, mode="constant", cval=NONE)
