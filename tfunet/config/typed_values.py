@@ -80,8 +80,10 @@ def convert_fields(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     if not converted or any(map(_has_nan, converted.values())):
         converted = {key: convert(key, kind, values[key]) for key, kind in kinds.items()}
     # What a table holds has no type: it must be what a file could have.
-    tables = [key for key in converted if isinstance(values[key], Mapping | list | tuple)]
-    return converted | {key: plain(converted[key]) for key in tables}
+    return {
+        key: plain(value) if _holds_tables(kinds[key]) else value
+        for key, value in converted.items()
+    }
 
 
 @functools.cache
@@ -135,6 +137,11 @@ def entries(kind: Any) -> Any:
     """Return the type of the entries of a list's type; None for another type."""
     is_list = isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Collection)
     return None if is_table(kind) or not is_list else get_args(kind)[0]
+
+
+def _holds_tables(kind: Any) -> bool:
+    """Whether a type is a mapping, or a list of mappings."""
+    return is_table(kind) or (entries(kind) is not None and is_table(entries(kind)))
 
 
 def allowed(kind: Any) -> str:
