@@ -35,10 +35,10 @@ from tfunet.arguments import from_dict
 from tfunet.backend import BACKENDS
 from tfunet.bench.launch.launch_run import launch
 from tfunet.config.refs import resolve
+from tfunet.connection import launch_from
 from tfunet.machine.cores import num_threads, pin_and_limit
 from tfunet.machine.environment import DEFAULTS
 from tfunet.process.watchdog import nobody_asks, pulse_to_supervisor
-from tfunet.worker import launch_from
 
 HERE = Path(__file__).resolve()
 PAGE = HERE.parents[1] / "docs/check-ways.md"

@@ -17,9 +17,9 @@ import tf_keras
 
 from tf_native.multiworker import tf_config
 from tfunet.config.run import from_json
+from tfunet.connection import launch_from
 from tfunet.data.generated.phantoms import cells
 from tfunet.data.split import split_cases
-from tfunet.worker import launch_from
 
 
 class Clock(tf_keras.callbacks.Callback):

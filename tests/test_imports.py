@@ -17,7 +17,7 @@ FLOORS = (
     ("exit_codes", "config"),
     ("record", "backend"),
     ("machine", "process", "timing", "models", "population"),
-    ("learning", "graph", "parallel", "data.formats", "data.augmentation"),
+    ("learning", "graph", "parallel", "data.formats", "data.augmentation", "connection"),
     ("data", "pipeline"),
     ("data.layouts", "data.generated", "arguments", "swap.plan", "prediction", "single_device"),
     ("swap.arena", "swap.storage", "data.discovery"),
@@ -28,7 +28,7 @@ FLOORS = (
     ("training",),
     ("performance", "proof"),
     ("loop",),
-    ("worker",),
+    ("worker", "fit"),
     ("bench.records",),
     ("bench.study",),
     ("bench.analysis",),
@@ -46,7 +46,8 @@ FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in room
 FACADE = "tfunet"
 # What answers at once, or runs where TensorFlow must not be loaded.
 WITHOUT_TENSORFLOW = (
-    *("__init__", "arguments", "backend", "cli", "exit_codes", "record/*"),
+    *("__init__", "arguments", "backend", "cli", "connection", "exit_codes", "record/*"),
+    *(f"fit/{name}" for name in ("__init__", "joined", "placement")),
     *("bench/**/*", "commands/*", "config/*", "files/*", "export/mlperf", "export/perfetto"),
     *(f"export/{name}" for name in ("follow_run", "mlflow_run", "tracked_run", "trackers")),
     "export/wandb_run",

@@ -1,5 +1,7 @@
 """The exit codes of tfunet commands. Imports no TensorFlow."""
 
+import traceback
+
 from tfunet.files.atomic import WriteError
 
 OK = 0
@@ -39,3 +41,10 @@ CODES: dict[type[BaseException], int] = {
 def of_error(error: BaseException) -> int | None:
     """Return the exit code for an error; None for an unexpected one."""
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether this project, not a library, raised the error: its message is for the user."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    module = frames[-1].f_globals.get("__name__", "") if frames else ""
+    return module.split(".")[0] in ("tfunet", "tf_native", "hvd")

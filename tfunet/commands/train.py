@@ -142,20 +142,9 @@ def _short_help() -> str:
 
 def _check_launcher(place: Place, config: RunConfig, folder: Path | None) -> None:
     """Raise ValueError unless the launcher started what the run needs."""
-    from tfunet.backend import num_processes
+    from tfunet.connection import check_count
 
-    count, of_replica = num_processes(config), config.num_devices // config.num_replicas
-    if place.count != count:
-        fitting, rest = divmod(place.count, of_replica)
-        if rest:
-            advice = f"choose parts or stages that share {place.count} processes"
-        else:
-            advice = f"give num_replicas={fitting} with the backend horovod or multiworker"
-        each = f", {of_replica} for each replica" if 1 < of_replica < count else ""
-        raise ValueError(
-            f"The run takes {count} process{'es' if count > 1 else ''}{each}, and its launcher "
-            f"started {place.count}. Start {count}, or {advice}."
-        )
+    check_count(config, place.count)
     if folder is None:
         raise ValueError(
             "Under srun, mpirun or another launcher, name the folder that all processes use: --out"

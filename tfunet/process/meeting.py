@@ -149,18 +149,19 @@ class Meeting:
                 )
         return self._last_step is not None and step >= self._last_step
 
-    def watch(self, limit: float) -> Pulse | None:
+    def watch(self, limit: float, doing: str = "start") -> Pulse | None:
         """Send beats to the others; if a process hangs, write this one's stacks and end it.
 
         The chief watches all processes and tells them if one hangs. They watch the chief, which
-        may hang itself. None if `limit` (seconds, as in `Watch`) is 0.
+        may hang itself. None if `limit` (seconds, as in `Watch`) is 0. `doing` is what this process
+        does until it says `begin`.
         """
         if not limit or not self._peers:
             return None
         watched = range(self._place.count) if self._place.index == 0 else (0,)
         names = [(index, self._place.who(index)) for index in watched]
         self._watch = Watch(names, limit, time.monotonic())
-        return Pulse(self._tell)
+        return Pulse(self._tell, doing)
 
     def _tell(self, beat: Beat) -> None:
         if self._watch is None:

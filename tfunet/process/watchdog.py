@@ -23,6 +23,8 @@ STACKS_SIGNAL = signal.SIGUSR2
 BEAT_SECONDS = 1.0
 # A watcher that has not looked for this long was stopped itself, perhaps with all others.
 BLIND_SECONDS = 5.0
+# What a process does while no other can be made to wait, for as long as it likes.
+OWN_CODE = "its own code"
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Pulse:
     stopped, or if an extension blocks its interpreter.
     """
 
-    def __init__(self, tell: Callable[[Beat], None]) -> None:
-        self._beat = Beat()
+    def __init__(self, tell: Callable[[Beat], None], doing: str = "start") -> None:
+        self._beat = Beat(doing=doing)
         self._tell = tell
         threading.Thread(target=self._go_on, name="pulse", daemon=True).start()
 
@@ -119,7 +121,8 @@ class Watch:
         return None
 
     def _stuck(self, now: float) -> tuple[int | None, str] | None:
-        if not self._names or now - self._moved <= self._limit:
+        is_waited_for = any(self._beats[index].doing != OWN_CODE for index in self._names)
+        if not is_waited_for or now - self._moved <= self._limit:
             return None
         behind = min(self._names, key=lambda index: self._beats[index].step)
         doing = self._beats[behind].doing
@@ -166,8 +169,11 @@ class Beats:
         """Do nothing at the end of the pipe: the supervisor sees whether the process has ended."""
 
 
-def pulse_to_supervisor() -> Pulse | None:
-    """Start sending beats to the supervisor; None if there is none."""
+def pulse_to_supervisor(doing: str = "start") -> Pulse | None:
+    """Start sending beats to the supervisor; None if there is none.
+
+    `doing` is what the process does until it says `begin`.
+    """
     given = os.environ.pop(VARIABLE, "")
     if not given.isdecimal():
         return None
@@ -177,7 +183,7 @@ def pulse_to_supervisor() -> Pulse | None:
     def tell(beat: Beat) -> None:
         os.write(pipe, json.dumps(to_values(beat)).encode() + b"\n")
 
-    return Pulse(tell)
+    return Pulse(tell, doing)
 
 
 def nobody_asks(doing: str, step: int | None = None) -> None:

@@ -12,13 +12,13 @@ from tfunet.bench.launch.launch_run import launch
 from tfunet.bench.launch.processes_to_start import plan_processes
 from tfunet.bench.launch.supervisor import RunOutcome
 from tfunet.config.run import RunConfig
+from tfunet.connection import own_place
 from tfunet.data.early_checks import check_early
 from tfunet.machine.cores import usable_cores
 from tfunet.machine.doctor import check_installed
 from tfunet.process.launcher_variables import Place
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
-from tfunet.worker import own_place
 
 RUNS = Path("logs") / "runs"
 
