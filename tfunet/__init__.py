@@ -15,12 +15,13 @@ if sys.version_info < (3, 11):
     raise SystemExit(2)
 
 __version__ = "0.1.0"
-__all__ = ["RunConfig", "compare", "evaluate", "predict", "train"]
+__all__ = ["RunConfig", "compare", "distribute", "evaluate", "predict", "train"]
 
 # Where they are: they are loaded on demand, so that `import tfunet` costs nothing.
 _PLACES = {
     "RunConfig": "tfunet.config.run",
     "compare": "tfunet.bench.compare_backends",
+    "distribute": "tfunet.fit.distribute",
     "evaluate": "tfunet.bench.one_run",
     "predict": "tfunet.bench.one_run",
     "train": "tfunet.bench.one_run",

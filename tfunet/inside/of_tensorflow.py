@@ -1,12 +1,15 @@
 """What TensorFlow keeps to itself, and this package uses; each function has one private name."""
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.distribute import values
 from tensorflow.python.eager import context
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from tensorflow.python.util import _pywrap_util_port
@@ -100,3 +103,51 @@ def address_of(tensor: tf.Tensor) -> int:
 def with_constants(function: Any) -> Any:
     """Return a concrete function whose variables are constants of its graph."""
     return convert_variables_to_constants_v2(function)
+
+
+def global_seed() -> int | None:
+    """Return the seed that tf.random.set_seed was given; None if it was given none."""
+    seed: int | None = context.global_seed()
+    return seed
+
+
+def has_devices() -> bool:
+    """Whether TensorFlow has taken its devices, so that they cannot be chosen any more."""
+    return context.context()._initialized
+
+
+def numbers_are_arrays() -> None:
+    """Let NumPy take a variable of a strategy within its scope, also one that is a number.
+
+    TensorFlow hands over no array there: "object __array__ method not producing an array".
+    """
+    values.DistributedVariable.__array__ = lambda variable, dtype=None: np.asarray(
+        variable.numpy(), dtype=dtype
+    )
+
+
+@contextlib.contextmanager
+def updating_alone() -> Iterator[None]:
+    """Let each replica of a strategy update its own part of variables in the block.
+
+    By default they meet for each update, which is impossible in a branch of a graph. Their values
+    must be the same on all replicas.
+    """
+    extended = tf.distribute.get_strategy().extended
+    if "_use_merge_call" not in vars(extended):
+        meets = extended._use_merge_call
+        extended._use_merge_call = lambda: not _alone.is_alone and meets()
+    before, _alone.is_alone = _alone.is_alone, True
+    try:
+        yield
+    finally:
+        _alone.is_alone = before
+
+
+class _Alone(threading.local):
+    """Whether this thread, of one replica, updates variables alone."""
+
+    is_alone = False
+
+
+_alone = _Alone()

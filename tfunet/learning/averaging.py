@@ -11,6 +11,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
+from tfunet.inside.of_tensorflow import updating_alone
 from tfunet.timing.stamps import Note, timed
 
 Average = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
@@ -81,7 +82,7 @@ class Averaging:
         """Average in every optimizer that is applied in the block, however the step holds it."""
         passes = threading.local()  # MirroredStrategy traces each replica in a thread of its own.
 
-        def averaged(
+        def apply_averaged(
             optimizer: keras.Optimizer,
             gradients: list[Any],
             variables: Any,
@@ -96,9 +97,11 @@ class Averaging:
                 passes.gradients = pending
                 return
             passes.gradients = []
-            apply(average_present(_mean(pending), self.average), variables)
+            averaged = average_present(_mean(pending), self.average)
+            with updating_alone():  # What all have is the same.
+                apply(averaged, variables)
 
-        with instead_of_apply(averaged), contextlib.ExitStack() as refused:
+        with instead_of_apply(apply_averaged), contextlib.ExitStack() as refused:
             if not self.is_alone:
                 refused.enter_context(_others_refused())
             yield

@@ -20,19 +20,28 @@ def changed_by_passes(operations: Iterable[Any]) -> list[Any]:
 
     Batch normalisation is left out: its statistics move with each pass, as the docs say.
     """
-    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
-    inner = [one for layer in layers for one in all_layers(layer)]
+    found = states_of(operations)
     kept_apart = {
         id(variable)
-        for layer in inner
+        for layer in _with_inner(operations)
         if isinstance(layer, keras.layers.BatchNormalization)
         for variable in layer.variables
     }
-    found = [variable for layer in layers for variable in layer.non_trainable_weights]
-    distinct = {id(variable): variable for variable in found if id(variable) not in kept_apart}
+    return [variable for variable in found if id(variable) not in kept_apart]
+
+
+def states_of(operations: Iterable[Any]) -> list[Any]:
+    """Return the states of layers, and of those inside them, that a step may change."""
+    inner = _with_inner(operations)
+    found = {id(variable): variable for layer in inner for variable in layer.non_trainable_weights}
     # A layer that does not learn has weights here that no pass changes.
     frozen = {id(variable) for layer in inner if not layer.trainable for variable in layer.weights}
-    return [variable for key, variable in distinct.items() if key not in frozen]
+    return [variable for key, variable in found.items() if key not in frozen]
+
+
+def _with_inner(operations: Iterable[Any]) -> list[Any]:
+    layers = [operation for operation in operations if isinstance(operation, keras.layers.Layer)]
+    return [inner for layer in layers for inner in all_layers(layer)]
 
 
 @final

@@ -1,0 +1,187 @@
+"""`tfunet.distribute()`: from here on, this script's Keras models train on all devices of a run."""
+
+import atexit
+import os
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import keras
+import numpy as np
+
+from tfunet.backend import Backend, Topology
+from tfunet.config.words import check_known
+from tfunet.fit.hooks import install
+from tfunet.fit.joined import join, leave
+from tfunet.inside.of_tensorflow import global_seed, has_devices
+from tfunet.process.terminal import lines_of
+
+BATCHES = ("global", "replica")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """How this script is distributed, and the place of this process in it.
+
+    Args:
+        backend: Name of the backend.
+        num_replicas: Over all processes, each with a device.
+        process_index: From 0; process 0 is the chief.
+        process_count: Number of processes.
+        batch: What a batch of the script is: "global", shared out among the replicas, or that of
+            each "replica".
+    """
+
+    backend: str
+    num_replicas: int
+    process_index: int
+    process_count: int
+    batch: str
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files of the script; one of them does."""
+        return self.process_index == 0
+
+
+@final
+@dataclass
+class _State:
+    """What `distribute` made of this process."""
+
+    asked: dict[str, Any] = field(default_factory=dict)
+    made: Distribution | None = None
+
+
+_state = _State()
+
+
+def distribute(
+    *,
+    batch: str = "global",
+    backend: str | None = None,
+    backend_options: Mapping[str, Any] | None = None,
+    scale_learning_rate: bool = False,
+) -> Distribution:
+    """Have Keras's own `fit`, `evaluate`, `predict` and `train_on_batch` use all devices of a run.
+
+    Call it once, after the imports and before the first tensor or model.
+    `tfunet run --backend horovod --num_replicas 4 script.py` says which devices; with plain
+    `python script.py` there is one, and nothing changes.
+
+    Args:
+        batch: "global": a batch of the script is shared out among the replicas, and the result is
+            that of one device. "replica": each replica takes a batch of that size.
+        backend: Where srun, mpirun or torchrun starts `python script.py` itself: the backend's
+            name. `tfunet run` knows it.
+        backend_options: Its keyword arguments.
+        scale_learning_rate: Multiply the learning rate of each optimizer that a model is compiled
+            with by the number of replicas (linear scaling rule, Goyal et al. 2017).
+
+    Raises ValueError where it comes too late or in another way than before, where Keras does not
+    run on TensorFlow, and where the processes of the run do not fit.
+    """
+    asked = {
+        "batch": batch,
+        "backend": backend,
+        "backend_options": backend_options,
+        "scale_learning_rate": scale_learning_rate,
+    }
+    if _state.made is not None:
+        if asked != _state.asked:
+            changed = [key for key, value in asked.items() if value != _state.asked[key]]
+            raise ValueError(
+                f"distribute() was called with {_told(_state.asked, changed)}, and now with "
+                f"{_told(asked, changed)}. Call it once."
+            )
+        return _state.made
+    check_known("batch", batch, BATCHES)
+    _check_keras()
+    if has_devices():
+        raise ValueError(
+            "distribute() came after TensorFlow took its devices, as the first tensor, layer with "
+            "weights or data set makes it do. Call it before them, right after the imports."
+        )
+    joined = join(backend, backend_options)
+    topology = joined.backend.start()
+    made = Distribution(
+        backend=joined.backend.name,
+        num_replicas=topology.num_replicas,
+        process_index=topology.process_index,
+        process_count=topology.process_count,
+        batch=batch,
+    )
+    if topology.num_replicas > 1:
+        _begin_alike(joined.backend, topology)
+        install(
+            joined.backend,
+            topology,
+            joined=topology.num_replicas if batch == "replica" else 1,
+            scales_rate=scale_learning_rate,
+            begin=joined.begin,
+        )
+        atexit.register(_leave)
+        if topology.is_chief:
+            print(lines_of(_line(made, scale_learning_rate)), flush=True)
+    _state.asked, _state.made = asked, made
+    return made
+
+
+def _check_keras() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras runs on {keras.backend.backend()} here, and tfunet distributes it on "
+            "TensorFlow only. Set KERAS_BACKEND=tensorflow, or leave it out."
+        )
+    if "tf_keras" in sys.modules or os.environ.get("TF_USE_LEGACY_KERAS") == "1":
+        raise ValueError(
+            "This script uses tf_keras (Keras 2), which tfunet does not distribute: each process "
+            "would train alone. Import keras (Keras 3), and leave out TF_USE_LEGACY_KERAS."
+        )
+
+
+def _begin_alike(backend: Backend, topology: Topology) -> None:
+    """Have all processes draw the same random numbers; ValueError if they have other seeds."""
+    seed = global_seed()
+    own = float(2**52 if seed is None else int(seed) % 2**52)
+    of_all = np.zeros(topology.process_count)
+    of_all[topology.process_index] = own
+    seeds = backend.sum(of_all)
+    if len({*seeds.tolist()}) > 1:
+        raise ValueError(
+            "The processes have different random seeds, and would read the data in different "
+            "orders. Give all the same seed, with no rank in it: "
+            "keras.utils.set_random_seed(1)."
+        )
+    if seed is None:
+        drawn = np.zeros(1)
+        if topology.is_chief:
+            drawn[0] = random.SystemRandom().randrange(2**31)
+        keras.utils.set_random_seed(int(backend.sum(drawn)[0]))
+
+
+def _leave() -> None:
+    """Wait for the other processes at the end of a script that went well."""
+    if not hasattr(sys, "last_value"):
+        leave()
+
+
+def _line(made: Distribution, scales_rate: bool) -> str:
+    processes = "1 process" if made.process_count == 1 else f"{made.process_count} processes"
+    batch = (
+        f"a batch of the script is shared out among {made.num_replicas} replicas"
+        if made.batch == "global"
+        else f"a step takes {made.num_replicas} batches of the script, one for each replica"
+    )
+    rate = f"multiplied by {made.num_replicas}" if scales_rate else "as it is"
+    return (
+        f"tfunet: {made.num_replicas} replicas of the backend {made.backend} in {processes}; "
+        f"{batch}; the learning rate is {rate}."
+    )
+
+
+def _told(asked: Mapping[str, Any], keys: list[str]) -> str:
+    return ", ".join(f"{key}={asked[key]!r}" for key in keys)
