@@ -22,13 +22,18 @@ class Share(NamedTuple):
 
     Args:
         data: The rows of its replicas, at least one, in the structure of the batch.
-        num_rows: Rows of the global batch.
+        rows: Of shape (rows of the global batch, 0): a shape is known where the batch's is.
         fingerprint: A number that tells global batches apart; float64.
     """
 
     data: Any
-    num_rows: Any
+    rows: Any
     fingerprint: Any
+
+    @property
+    def num_rows(self) -> Any:
+        """Rows of the global batch: a number, or a tensor where it is not known."""
+        return rows_of(self.rows)
 
 
 @final
@@ -93,7 +98,7 @@ def share_of(batch: Any, local: range, num_replicas: int) -> Share:
     is_all = len(local) == num_replicas
     return Share(
         data=batch if is_all else part_of(batch, begin, end),
-        num_rows=num_rows if tf.executing_eagerly() else tf.cast(num_rows, tf.int64),
+        rows=tf.zeros([num_rows, 0], tf.bool),
         fingerprint=fingerprint(batch),
     )
 

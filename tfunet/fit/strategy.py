@@ -1,6 +1,7 @@
 """What Keras's trainer takes for its strategy: it runs steps on the replicas of a backend."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -35,6 +36,10 @@ class Strategy:
     topology: Topology
     model: keras.Model
     joined: int = 1
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which variables of models are made."""
+        return self.backend.scope()
 
     def experimental_distribute_dataset(self, dataset: Any) -> tf.data.Dataset:
         """Return the shares of this process of a data set of global batches."""
