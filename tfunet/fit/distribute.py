@@ -1,10 +1,11 @@
 """`tfunet.distribute()`: from here on, this script's Keras models train on all devices of a run."""
 
 import atexit
+import math
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -64,6 +65,7 @@ def distribute(
     batch: str = "global",
     backend: str | None = None,
     backend_options: Mapping[str, Any] | None = None,
+    split: Sequence[int] = (),
     scale_learning_rate: bool = False,
 ) -> Distribution:
     """Have Keras's own `fit`, `evaluate`, `predict` and `train_on_batch` use all devices of a run.
@@ -78,6 +80,9 @@ def distribute(
         backend: Where srun, mpirun or torchrun starts `python script.py` itself: the backend's
             name. `tfunet run` knows it.
         backend_options: Its keyword arguments.
+        split: Parts of each sample along its spatial axes, such as [2, 1] or [2, 1, 1]. As many
+            devices then share a sample, and are one replica. The model is a functional one, or its
+            `call` uses layers and operations of Keras only.
         scale_learning_rate: Multiply the learning rate of each optimizer that a model is compiled
             with by the number of replicas (linear scaling rule, Goyal et al. 2017).
 
@@ -88,6 +93,7 @@ def distribute(
         "batch": batch,
         "backend": backend,
         "backend_options": backend_options,
+        "split": list(split),
         "scale_learning_rate": scale_learning_rate,
     }
     if _state.made is not None:
@@ -107,9 +113,10 @@ def distribute(
         )
     joined = join(backend, backend_options)
     topology = joined.backend.start()
+    num_replicas = topology.num_replicas // math.prod(split) or 1
     made = Distribution(
         backend=joined.backend.name,
-        num_replicas=topology.num_replicas,
+        num_replicas=num_replicas,
         process_index=topology.process_index,
         process_count=topology.process_count,
         batch=batch,
@@ -119,13 +126,14 @@ def distribute(
         install(
             joined.backend,
             topology,
-            joined=topology.num_replicas if batch == "replica" else 1,
+            joined=num_replicas if batch == "replica" else 1,
+            split=split if math.prod(split) > 1 else (),
             scales_rate=scale_learning_rate,
             begin=joined.begin,
         )
         atexit.register(_leave)
         if topology.is_chief:
-            print(lines_of(_line(made, scale_learning_rate)), flush=True)
+            print(lines_of(_line(made, split, scale_learning_rate)), flush=True)
     _state.asked, _state.made = asked, made
     return made
 
@@ -169,7 +177,7 @@ def _leave() -> None:
         leave()
 
 
-def _line(made: Distribution, scales_rate: bool) -> str:
+def _line(made: Distribution, split: Sequence[int], scales_rate: bool) -> str:
     processes = "1 process" if made.process_count == 1 else f"{made.process_count} processes"
     batch = (
         f"a batch of the script is shared out among {made.num_replicas} replicas"
@@ -177,9 +185,10 @@ def _line(made: Distribution, scales_rate: bool) -> str:
         else f"a step takes {made.num_replicas} batches of the script, one for each replica"
     )
     rate = f"multiplied by {made.num_replicas}" if scales_rate else "as it is"
+    parts = f" of {math.prod(split)} devices each" if math.prod(split) > 1 else ""
     return (
-        f"tfunet: {made.num_replicas} replicas of the backend {made.backend} in {processes}; "
-        f"{batch}; the learning rate is {rate}."
+        f"tfunet: {made.num_replicas} replicas{parts} of the backend {made.backend} in "
+        f"{processes}; {batch}; the learning rate is {rate}."
     )
 
 

@@ -4,7 +4,7 @@ import atexit
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -14,9 +14,11 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.fit.rates import scale_rates
+from tfunet.fit.split import SplitSamples
 from tfunet.fit.start import Start
-from tfunet.fit.strategy import LogsStep, Strategy
+from tfunet.fit.strategy import LogsStep, Predict, Strategy
 from tfunet.fit.summed_logs import OTHER_BATCHES
+from tfunet.graph.traced import traced
 from tfunet.inside import of_fit
 from tfunet.inside.of_tensorflow import numbers_are_arrays
 from tfunet.process.watchdog import OWN_CODE
@@ -31,6 +33,7 @@ def install(
     topology: Topology,
     *,
     joined: int,
+    split: Sequence[int],
     scales_rate: bool,
     begin: Callable[..., None],
 ) -> None:
@@ -38,6 +41,7 @@ def install(
 
     Args:
         joined: Batches of a data set that make a global one.
+        split: Parts of each sample along its axes; () leaves samples whole.
         scales_rate: Whether learning rates are multiplied by the number of replicas.
         begin: Is told what this process begins, as `Pulse.begin`.
     """
@@ -45,17 +49,24 @@ def install(
     scope = backend.scope()
     scope.__enter__()
     atexit.register(scope.__exit__, None, None, None)
-    start = Start(backend, topology)
-    of_fit.train_by(
-        lambda model: Strategy(backend=backend, topology=topology, model=model, joined=joined)
-    )
+    cut = SplitSamples(backend, topology, split) if split else None
+    start = Start(backend, topology, cut)
+
+    def strategy_of(model: keras.Model) -> Strategy:
+        return Strategy(backend=backend, topology=topology, model=model, joined=joined, split=cut)
 
     def make_step(make: Any, model: keras.Model, step: Any) -> Any:
+        if cut is not None:
+            run = traced(lambda share: strategy_of(model).run(LogsStep(step), (share,)))
+            return _one_by_one(model, _Explaining(lambda batches: run(next(batches))))
         with _without_xla(model):
             return _one_by_one(model, _Explaining(make(LogsStep(step))))
 
     def make_predict(make: Any, model: keras.Model, *args: Any, **kwargs: Any) -> None:
         start.share_weights(model)
+        if cut is not None:
+            cut.install(model)
+            model.predict_function = model.predict_function or traced(Predict(strategy_of(model)))
         with _without_xla(model):
             make(*args, **kwargs)
         if not isinstance(model.predict_function, _Explaining):
@@ -67,6 +78,7 @@ def install(
     def gather(init: Any, of_all: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
         init(_own(callbacks, topology, start, begin), *args, **_quiet(kwargs, topology))
 
+    of_fit.train_by(strategy_of)
     of_fit.around_making_steps(make_step)
     of_fit.around_making_predict(make_predict)
     of_fit.around_building(build)

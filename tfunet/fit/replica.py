@@ -212,7 +212,7 @@ def _reduce_values(
     if reduction != "mean_with_sample_weight" or sample_weight is None:
         return original(values, sample_weight, reduction)
     weights = tf.reduce_sum(tf.cast(sample_weight, tf.float64)) * _counts(rows, tf.float64)
-    of_all = tf.cast(summed(weights), values.dtype)
+    of_all = tf.cast(summed(weights) / rows.num_devices, values.dtype)
     return tf.math.divide_no_nan(ops.sum(values), of_all * _share(rows, values.dtype))
 
 

@@ -48,11 +48,13 @@ class Rows:
         index: The replica.
         num_replicas: Over all processes.
         num_rows: Rows of the global batch: a number, or a tensor where it is not known.
+        num_devices: Devices that compute the same rows, each a part of them.
     """
 
     index: int
     num_replicas: int
     num_rows: Any
+    num_devices: int = 1
 
     @property
     def begin(self) -> Any:

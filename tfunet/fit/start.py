@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.fit.shares import Share
+from tfunet.fit.split import SplitSamples
 from tfunet.inside import of_fit
+from tfunet.models.own_terms import keep_terms_apart
 from tfunet.training import state
 
 
@@ -18,8 +20,10 @@ from tfunet.training import state
 class Start:
     """Builds models before their first step, and gives all processes what the chief has."""
 
-    def __init__(self, backend: Backend, topology: Topology) -> None:
-        self._backend, self._topology = backend, topology
+    def __init__(
+        self, backend: Backend, topology: Topology, split: SplitSamples | None = None
+    ) -> None:
+        self._backend, self._topology, self._split = backend, topology, split
         # What the steps of a model use beside its variables and its optimizer's.
         self._others: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
         self._shared: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -39,6 +43,10 @@ class Start:
             except Exception:
                 if not is_own:
                     raise
+        if len(self._topology.local_replicas) > 1:
+            keep_terms_apart(model)
+        if self._split is not None:
+            self._split.install(model, batch[0] if isinstance(batch, tuple) else batch)
         self.share_weights(model)
 
     def share_weights(self, model: keras.Model) -> None:

@@ -1,6 +1,6 @@
 """What Keras's trainer takes for its strategy: it runs steps on the replicas of a backend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,7 +11,8 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.fit.replica import as_one_device, computing, summed
 from tfunet.fit.shares import Rows, Share, joined_batches, part_of, share_of, shared_out
-from tfunet.fit.summed_logs import Results, SummedLogs, check_same
+from tfunet.fit.split import SplitSamples
+from tfunet.fit.summed_logs import Device, Results, SummedLogs, check_same
 from tfunet.learning.averaging import Averaging
 
 
@@ -24,18 +25,41 @@ class LogsStep:
 
 
 @final
+@dataclass(frozen=True)
+class Predict:
+    """The trainer's function that predicts, which gets a list of batches."""
+
+    strategy: "Strategy"
+
+    def __call__(self, batches: Sequence[Any]) -> Any:
+        outputs = [self.strategy.run(self.strategy.model.predict_step, (each,)) for each in batches]
+        return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """Runs the steps of a model's trainer, which calls each method.
 
     Args:
         joined: Batches in a row of which a global batch is made.
+        split: Cuts samples over devices; None where each has whole ones.
     """
 
     backend: Backend
     topology: Topology
     model: keras.Model
     joined: int = 1
+    split: SplitSamples | None = None
+
+    @property
+    def _local(self) -> range:
+        """The replicas of this process: devices, or groups of devices that share samples."""
+        return self.topology.local_replicas if self.split is None else self.split.local_groups
+
+    @property
+    def _num_replicas(self) -> int:
+        return self.topology.num_replicas if self.split is None else self.split.mesh.groups
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which variables of models are made."""
@@ -50,23 +74,23 @@ class Strategy:
             )
         if self.joined > 1:
             dataset = joined_batches(dataset, self.joined)
-        return shared_out(dataset, self.topology.local_replicas, self.topology.num_replicas)
+        return shared_out(dataset, self._local, self._num_replicas)
 
     def run(self, step: Any, args: tuple[Any] = (None,)) -> Any:
         """Run a step on all replicas; what it returns is the same in all processes."""
-        topology, (given,) = self.topology, args
-        local = topology.local_replicas
-        share = given
+        (given,) = args
+        local, share = self._local, given
         if not isinstance(given, Share):
             batch = tf.nest.map_structure(
                 lambda part: part if part is None else tf.convert_to_tensor(part), given
             )
-            share = share_of(batch, local, topology.num_replicas)
+            share = share_of(batch, local, self._num_replicas)
         begin, _ = self._rows(local.start, share).taken
         results = Results()
 
         def replica() -> Any:
-            rows = self._rows(self._index(), share)
+            device = self._device()
+            rows = self._rows(self._replica_of(device), share)
             data = share.data
             if len(local) > 1:
                 first, last = rows.taken
@@ -74,11 +98,14 @@ class Strategy:
                     data = part_of(data, first - begin, last - begin)
             # All waits for the batch: where data end, a step leaves no trace.
             with computing(rows), tf.control_dependencies([share.fingerprint]):
+                if self.split is not None:
+                    data = self.split.own_part(self.model, data)
                 if isinstance(step, LogsStep):
                     return self._logs(step, data, rows, share.fingerprint, results)
-                with tf.control_dependencies([check_same(share.fingerprint, rows.num_replicas)]):
+                with tf.control_dependencies([check_same(share.fingerprint, device.count)]):
                     return tf.nest.map_structure(
-                        lambda rows_of: _gathered(rows_of, rows), step(data)
+                        lambda own: self._gathered(own, rows, device, share.fingerprint),
+                        step(data),
                     )
 
         averaging = Averaging(average=self.backend.average)
@@ -89,34 +116,57 @@ class Strategy:
     def _logs(
         self, step: LogsStep, data: Any, rows: Rows, fingerprint: tf.Tensor, results: Results
     ) -> Any:
-        summed_logs = SummedLogs(self.model, rows, results)
+        device = self._device()
+        summed_logs = SummedLogs(self.model, rows, results, device)
         summed_logs.begin()
-        return summed_logs.end(step.step(data), fingerprint)
+        if self.split is None:
+            return summed_logs.end(step.step(data), fingerprint)
+        with self.split.network(self.model).traced_step():
+            logs = step.step(data)
+        return summed_logs.end(logs, fingerprint)
 
-    def _rows(self, index: int, share: Share) -> Rows:
-        return Rows(index=index, num_replicas=self.topology.num_replicas, num_rows=share.num_rows)
-
-    def _index(self) -> int:
-        """Return which replica is being traced."""
-        local = self.topology.local_replicas
-        if len(local) == 1:
-            return local.start
-        context = tf.distribute.get_replica_context()
-        return int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
-def _gathered(own: Any, rows: Rows) -> tf.Tensor:
-    """Return the rows of all replicas of what each predicts for its own."""
-    value = tf.convert_to_tensor(own)
-    if not value.dtype.is_floating and not value.dtype.is_integer and value.dtype != tf.bool:
-        raise ValueError(
-            f"predict gives {value.dtype.name}, which replicas cannot exchange. Let the model "
-            "return numbers, or predict on one device."
+    def _rows(self, replica: int, share: Share) -> Rows:
+        return Rows(
+            index=replica,
+            num_replicas=self._num_replicas,
+            num_rows=share.num_rows,
+            num_devices=self.topology.num_replicas // self._num_replicas,
         )
-    # Backends add up these types only, exactly: all but one replica have zeros.
-    wide = tf.cast(value, tf.float32 if value.dtype.size < 4 else value.dtype)
-    before = tf.cast(rows.begin, tf.int32)
-    after = tf.cast(rows.num_rows - rows.begin - rows.count, tf.int32)
-    ends = tf.concat([[[before, after]], tf.zeros((value.shape.rank - 1, 2), tf.int32)], 0)
-    filled = tf.pad(wide[: rows.count], ends)
-    return tf.cast(summed(filled), value.dtype)
+
+    def _replica_of(self, device: Device) -> int:
+        return device.index if self.split is None else self.split.mesh.group_of(device.index)
+
+    def _device(self) -> Device:
+        """Return which device is being traced."""
+        local, count = self.topology.local_replicas, self.topology.num_replicas
+        if len(local) == 1:
+            return Device(index=local.start, count=count)
+        context = tf.distribute.get_replica_context()
+        index = int(tf.get_static_value(context.replica_id_in_sync_group))
+        return Device(index=index, count=count)
+
+    def _gathered(self, own: Any, rows: Rows, device: Device, fingerprint: tf.Tensor) -> tf.Tensor:
+        """Return the rows of all replicas of what each predicts for its own."""
+        value = tf.convert_to_tensor(own)
+        if not value.dtype.is_floating and not value.dtype.is_integer and value.dtype != tf.bool:
+            raise ValueError(
+                f"predict gives {value.dtype.name}, which replicas cannot exchange. Let the model "
+                "return numbers, or predict on one device."
+            )
+        is_counted = True
+        if self.split is not None:
+            network = self.split.network(self.model)
+            value = network.whole_output(value, network.group())
+            is_counted = self.split.mesh.is_first(device.index)
+        # Backends add up these types only, exactly: all but one device have zeros.
+        wide = tf.cast(value, tf.float32 if value.dtype.size < 4 else value.dtype)
+        before = tf.cast(rows.begin, tf.int32)
+        after = tf.cast(rows.num_rows - rows.begin - rows.count, tf.int32)
+        ends = tf.concat([[[before, after]], tf.zeros((value.shape.rank - 1, 2), tf.int32)], 0)
+        counted = wide[: rows.count]
+        if not is_counted:
+            # Zeros of which TensorFlow does not know: it would run an exchange of constants while
+            # it optimizes the graph, and leave out what makes values that nobody reads.
+            counted = tf.where(fingerprint < 0, counted, tf.zeros_like(counted))
+        filled = tf.pad(counted, ends)
+        return tf.cast(summed(filled), value.dtype)

@@ -9,6 +9,7 @@ step, with all else that must be the same on all replicas, in one reduction:
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import keras
@@ -26,6 +27,15 @@ OTHER_BATCHES = (
     "each takes its part: give shuffle() and random generators a seed, sort lists of files, and "
     "leave out deterministic=False and any sharding of your own."
 )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One of all devices: a replica, or one of several that share its samples."""
+
+    index: int
+    count: int
 
 
 @final
@@ -105,12 +115,12 @@ class Results:
 class SummedLogs:
     """The metrics of a model over a step of one replica, whose rows are those of `rows`."""
 
-    def __init__(self, model: keras.Model, rows: Rows, results: "Results") -> None:
-        self._model, self._rows, self._results = model, rows, results
+    def __init__(self, model: keras.Model, rows: Rows, results: Results, device: Device) -> None:
+        self._model, self._rows, self._results, self._device = model, rows, results, device
 
     def begin(self) -> None:
         """Before the step: the first replica alone goes on from what all have counted."""
-        if self._rows.index == 0:
+        if self._device.index == 0:
             return
         for variable in self._states():
             if not _is_distributed(variable):
@@ -128,7 +138,7 @@ class SummedLogs:
         statistics = [
             state for state in states_of([self._model]) if tf.as_dtype(state.dtype).is_floating
         ]
-        weight = rows.weight(tf.float64) / rows.num_replicas
+        weight = rows.weight(tf.float64) / self._device.count
         of_statistics = [
             reduction.add(tf.cast(each.value, tf.float64) * weight) for each in statistics
         ]
@@ -141,10 +151,10 @@ class SummedLogs:
         of_fingerprint = reduction.add(fingerprint)
         reduction.run()
         same = reduction.total(of_fingerprint)
-        tf.debugging.assert_equal(same, fingerprint * rows.num_replicas, OTHER_BATCHES)
+        tf.debugging.assert_equal(same, fingerprint * self._device.count, OTHER_BATCHES)
         totals = [reduction.total(place) for place in places]
         for state, total in zip(states, totals, strict=True):
-            is_elsewhere = _is_distributed(state) and rows.index > 0
+            is_elsewhere = _is_distributed(state) and self._device.index > 0
             state.assign(tf.cast(tf.zeros_like(total) if is_elsewhere else total, state.dtype))
         with updating_alone():
             for variable, place in zip(statistics, of_statistics, strict=True):
@@ -191,10 +201,10 @@ def _by_rows(update: Any) -> Any:
     return updated
 
 
-def check_same(fingerprint: tf.Tensor, num_replicas: int) -> tf.Operation:
+def check_same(fingerprint: tf.Tensor, num_devices: int) -> tf.Operation:
     """Return what fails where replicas were given parts of different batches."""
     total = summed(fingerprint)
-    return tf.debugging.assert_equal(total, fingerprint * num_replicas, OTHER_BATCHES)
+    return tf.debugging.assert_equal(total, fingerprint * num_devices, OTHER_BATCHES)
 
 
 def _is_distributed(variable: Any) -> bool:

@@ -81,6 +81,12 @@ def begin_with(model: keras.Model, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
+def losses_of(model: keras.Model) -> list[Any]:
+    """Return the losses that a built model was compiled with."""
+    compiled = model._compile_loss
+    return [] if compiled is None else [each.loss for each in compiled._flat_losses]
+
+
 def rate_of(optimizer: keras.Optimizer) -> Any:
     """Return the learning rate of an optimizer: a variable, or a schedule."""
     return optimizer._learning_rate
