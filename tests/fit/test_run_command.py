@@ -41,16 +41,20 @@ if __name__ == "__main__":
     print(json.dumps(told()))
 """
 SPAWNS = """
-import multiprocessing, sys
-from tfunet.fit.joined import join
-alone = join().is_alone  # As tfunet.distribute(), above the guard.
+import multiprocessing
+from tfunet.fit.joined import is_started_by_script
+
+class Own:
+    is_helper = is_started_by_script()  # Above the guard, as tfunet.distribute().
 
 def own(number):
-    return number + 1, alone
+    result = Own()
+    result.number = number + 1, Own.is_helper
+    return result
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(pool.map(own, [1]), alone)
+        print(pool.map(own, [1])[0].number, Own.is_helper)
 """
 JOINED = "from tfunet.fit.joined import join\njoined = join()\n"
 
@@ -178,12 +182,6 @@ def test_a_script_is_told_what_python_would_tell_it(folder):
     done = run(*words)
     assert (done.stdout, done.stderr, done.returncode) == (by_python, "", 0)
     assert json.loads(by_python)[1] == words
-
-
-@pytest.mark.multiprocess
-def test_spawned_helpers_of_a_script_join_nobody(folder):
-    done = run("--backend", "mirrored", script(SPAWNS))
-    assert "[(2, True)] False" in done.stdout.splitlines(), done
 
 
 @pytest.mark.multiprocess
@@ -343,6 +341,12 @@ def start_by_hand(index, *words):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.multiprocess
+def test_what_a_script_spawns_is_known_and_sends_its_own_classes_back(folder):
+    done = run(script(SPAWNS))
+    assert (done.stdout, done.stderr) == ("(2, True) False\n", "")
 
 
 @pytest.mark.multiprocess

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,8 +107,7 @@ def join(backend: str | None = None, backend_options: Mapping[str, Any] | None =
     if _OWN.joined is not None:
         return _OWN.joined
     prepare()
-    # What multiprocessing starts with `spawn` runs the lines of the script once more.
-    is_helper = multiprocessing.parent_process() is not None
+    is_helper = is_started_by_script()
     place = None if is_helper else own_place()
     is_under_launcher = place is not None and place.count > 1
     if (_OWN.given is None and not is_under_launcher) or is_helper:
@@ -135,6 +135,14 @@ def join(backend: str | None = None, backend_options: Mapping[str, Any] | None =
         raise ValueError(TOO_LATE) from error
     _OWN.joined = Joined(backend=made, launch=own.launch, is_alone=False, begin=own.begin)
     return _OWN.joined
+
+
+def is_started_by_script() -> bool:
+    """Whether multiprocessing started this process: with `spawn` it runs the script once more."""
+    # While it does, it knows of no parent yet, but its module has this name.
+    main = sys.modules.get("__mp_main__")
+    is_again = main is not None and main.__name__ == "__mp_main__"
+    return is_again or multiprocessing.parent_process() is not None
 
 
 def is_joined() -> bool:

@@ -60,7 +60,8 @@ def _code_of(script: str) -> int:
     # Not runpy: it takes the module away at the end, before what the script registered for then.
     module = ModuleType("__main__")
     vars(module).update(__file__=path, __loader__=loader, __builtins__=builtins)
-    sys.modules["__main__"] = module
+    # multiprocessing names it so in what it sends back.
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     try:
         exec(loader.source_to_code(loader.get_data(path), path), vars(module))
     except SystemExit as error:
