@@ -350,6 +350,19 @@ def test_what_a_script_spawns_is_known_and_sends_its_own_classes_back(folder):
 
 
 @pytest.mark.multiprocess
+def test_a_launcher_ends_a_script_by_sigterm(folder):
+    text = "import os, time\nfrom tfunet.fit.joined import join\njoined = join()\n"
+    text += "open(f'ready-{joined.launch.process_index}', 'w').close()\ntime.sleep(600)\n"
+    pair = [start_by_hand(index, script(text)) for index in range(2)]
+    until(all_ready)
+    for process in pair:
+        process.terminate()
+    for process in pair:
+        process.communicate(timeout=MOST_SECONDS)
+    assert [process.returncode for process in pair] == [-signal.SIGTERM] * 2
+
+
+@pytest.mark.multiprocess
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun: apt-get install openmpi-bin")
 def test_processes_of_mpirun_join_without_a_supervisor(folder):
     how = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
