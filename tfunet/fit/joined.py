@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +30,12 @@ from tfunet.connection import (
     make_backend,
     own_place,
 )
-from tfunet.fit.placement import VARIABLE, Placement, from_text
+from tfunet.fit.placement import SCRIPTS, VARIABLE, Placement, from_text
 from tfunet.machine.cores import pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.process.launcher_variables import Place
 from tfunet.process.watchdog import OWN_CODE, Pulse, nobody_asks, pulse_to_supervisor
 
-SCRIPTS = Path("logs") / "scripts"
 TOO_LATE = (
     "TensorFlow has been used before this process joined the others of its run. Call "
     "tfunet.distribute() right after the imports of the script."
@@ -107,8 +107,7 @@ def join(backend: str | None = None, backend_options: Mapping[str, Any] | None =
     if _OWN.joined is not None:
         return _OWN.joined
     prepare()
-    # What multiprocessing starts with `spawn` runs the lines of the script once more.
-    is_helper = multiprocessing.parent_process() is not None
+    is_helper = is_started_by_script()
     place = None if is_helper else own_place()
     is_under_launcher = place is not None and place.count > 1
     if (_OWN.given is None and not is_under_launcher) or is_helper:
@@ -138,15 +137,26 @@ def join(backend: str | None = None, backend_options: Mapping[str, Any] | None =
     return _OWN.joined
 
 
+def is_started_by_script() -> bool:
+    """Whether multiprocessing started this process: with `spawn` it runs the script once more."""
+    # While it does, it knows of no parent yet, but its module has this name.
+    main = sys.modules.get("__mp_main__")
+    is_again = main is not None and main.__name__ == "__mp_main__"
+    return is_again or multiprocessing.parent_process() is not None
+
+
 def is_joined() -> bool:
     """Whether `join` was called in this process."""
     return _OWN.joined is not None
 
 
-def num_processes_started() -> int:
-    """Return the number of processes of which this is one, whether it has joined them or not."""
+def what_was_started() -> tuple[int, int]:
+    """Return the numbers of processes and of replicas of the script, joined or not."""
     place = own_place()
-    return place.count if place is not None else launch_from(os.environ).process_count
+    if place is not None and place.count > 1:
+        return place.count, place.count
+    launch = launch_from(os.environ)
+    return launch.process_count, launch.num_replicas
 
 
 def leave() -> None:
