@@ -1,4 +1,4 @@
-"""MobileNetV2 from keras.applications on small images, augmented in tf.data."""
+"""The first blocks of MobileNetV2 on small images, augmented in tf.data."""
 
 import keras
 import numpy as np
@@ -47,10 +47,13 @@ def synchronized(layer):
     return type(layer).from_config(settings)
 
 
-network = keras.applications.MobileNetV2((SIZE, SIZE, 3), alpha=0.35, weights=None, classes=3)
+network = keras.applications.MobileNetV2((SIZE, SIZE, 3), alpha=0.35, weights=None)
+network = keras.Model(network.input, network.get_layer("block_3_expand_relu").output)
 network = keras.models.clone_model(network, clone_function=synchronized)
 inputs = keras.Input((SIZE, SIZE, 3))
-model = keras.Model(inputs, network(layers.Rescaling(1 / 127.5, offset=-1)(inputs)))
+x = network(layers.Rescaling(1 / 127.5, offset=-1)(inputs))
+x = layers.GlobalAveragePooling2D()(x)
+model = keras.Model(inputs, layers.Dense(3, activation="softmax")(x))
 model.compile(
     optimizer=keras.optimizers.SGD(0.01),
     loss=keras.losses.CategoricalCrossentropy(label_smoothing=0.1),

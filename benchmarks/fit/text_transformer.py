@@ -58,7 +58,7 @@ model = keras.Model(
     },
 )
 model.compile(
-    optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
+    optimizer=keras.optimizers.SGD(0.02, momentum=0.9),
     loss=dict.fromkeys(targets, "sparse_categorical_crossentropy"),
     loss_weights={"sentence": 1.0, "word": 0.5},
     metrics=dict.fromkeys(targets, "accuracy"),

@@ -25,7 +25,7 @@ model = keras.Sequential(
         layers.Dense(1),
     ]
 )
-rate = keras.optimizers.schedules.ExponentialDecay(0.05, decay_steps=5, decay_rate=0.9)
+rate = keras.optimizers.schedules.ExponentialDecay(0.02, decay_steps=5, decay_rate=0.9)
 model.compile(
     optimizer=keras.optimizers.SGD(rate, momentum=0.9, gradient_accumulation_steps=2),
     loss="mse",
