@@ -39,7 +39,7 @@ def dataset(seed):
 def convolved(x, filters):
     for _ in range(2):
         x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = layers.BatchNormalization(momentum=0.8, synchronized=True)(x)
+        x = layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
         x = layers.Activation("relu")(x)
     return x
 
@@ -59,7 +59,7 @@ for filters, skip in zip((8, 4), reversed(skips), strict=True):
     x = convolved(layers.Concatenate()([x, skip]), filters)
 model = keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
 model.compile(
-    optimizer=keras.optimizers.SGD(0.2),
+    optimizer=keras.optimizers.SGD(0.02),
     loss="binary_crossentropy",
     metrics=[
         keras.metrics.BinaryIoU([1], name="iou"),
