@@ -110,6 +110,8 @@ SCRIPTS = {
     "generator": variation("generator"),
     "infinite": variation("infinite"),
     "jit_compile": variation("jit_compile"),
+    "sum_of_losses": variation("sum_of_losses"),
+    "clipped": variation("clipped"),
     "own_callback": variation("own_callback"),
 }
 

@@ -20,6 +20,8 @@ VARIATIONS = (
     "generator",
     "infinite",
     "jit_compile",
+    "sum_of_losses",
+    "clipped",
     "own_callback",
 )
 options = arguments(variation=VARIATIONS)
@@ -46,10 +48,16 @@ ways = {
     "run_eagerly": {"run_eagerly": True},
     "jit_compile": {"jit_compile": "auto"},
 }
-adam = variation == "adam"
+optimizers = {
+    "adam": keras.optimizers.Adam(0.01),
+    "clipped": keras.optimizers.SGD(0.1, global_clipnorm=0.5),
+    "sum_of_losses": keras.optimizers.SGD(0.01),
+}
 model.compile(
-    optimizer=keras.optimizers.Adam(0.01) if adam else keras.optimizers.SGD(0.1),
-    loss="mse",
+    optimizer=optimizers.get(variation, keras.optimizers.SGD(0.1)),
+    loss=keras.losses.MeanSquaredError(
+        reduction="sum" if variation == "sum_of_losses" else "sum_over_batch_size"
+    ),
     metrics=["mae"],
     **ways.get(variation, {}),
 )
