@@ -223,8 +223,9 @@ def file_fault(ours, theirs, bound):
 
 def progress_fault(ours, theirs):
     """Return what is wrong with the printed epochs; None if they are those of one device."""
+    # Where there are several processes, a line begins with the number of its own.
     printed, right = (
-        [line for line in text.splitlines() if line.startswith("Epoch ")] for text in (ours, theirs)
+        re.findall(r"^(?:\[\d+\] )?(Epoch .*)", text, re.MULTILINE) for text in (ours, theirs)
     )
     return None if printed == right else f"{len(printed)} epochs printed, not {len(right)}"
 
@@ -310,9 +311,11 @@ def ended(process, seconds):
 
 
 def last_words(folder):
-    """Return the last line of what a run has said of its error."""
-    lines = [line.strip() for line in (folder / "errors.txt").read_text().splitlines()]
-    line = next((line for line in reversed(lines) if line), "it says nothing")
+    """Return the error of a run, or the last line that it has written to standard error."""
+    text = (folder / "errors.txt").read_text()
+    errors = re.findall(r"^(?:\[\d+\] )?((?:\w+\.)*\w+(?:Error|Exception): .+)", text, re.MULTILINE)
+    lines = errors or [line.strip() for line in text.splitlines() if line.strip()]
+    line = lines[-1] if lines else "it says nothing"
     line = line.replace("|", "/").replace(f"{ROOT}/", "")
     return textwrap.shorten(line, MOST_LETTERS, placeholder=" ...")
 

@@ -131,7 +131,9 @@ def test_other_weights_in_a_model_file_are_named(check, tmp_path):
 def test_an_epoch_that_is_printed_twice_is_a_fault(check):
     once = "Epoch 1/2\nloss: 1.0\nEpoch 2/2\n"
     assert check.progress_fault(once.replace("1.0", "1.1"), once) is None
-    assert check.progress_fault(once + "Epoch 2/2\n", once) == "3 epochs printed, not 2"
+    assert check.progress_fault(once.replace("Epoch", "[0] Epoch"), once) is None
+    assert check.progress_fault(once + "[1] Epoch 2/2\n", once) == "3 epochs printed, not 2"
+    assert check.progress_fault("", once) == "0 epochs printed, not 2"
 
 
 def finished(tmp_path, recorded):
@@ -194,6 +196,20 @@ def test_a_script_that_ends_with_an_error_or_was_of_other_code_is_run_again(
     monkeypatch.setattr(check, "version", lambda: "of other code")
     assert check.run_script(script, check.ALONE, tmp_path / "run") == 0
     assert (tmp_path / "run/output.txt").read_text() == "a third time\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("[0]   File\n[0] RuntimeError: It is full.\n[0] \ntfunet: See the log.\n", "It is full."),
+        ("tf.errors.InvalidArgumentError: It is odd.\n", "It is odd."),
+        ("Killed\n\n", "Killed"),
+        ("", "it says nothing"),
+    ],
+)
+def test_error_of_a_run_is_told_not_what_comes_after_it(check, tmp_path, written, words):
+    (tmp_path / "errors.txt").write_text(written)
+    assert check.last_words(tmp_path).endswith(words)
 
 
 def test_a_script_that_does_not_end_is_ended(check, tmp_path):
