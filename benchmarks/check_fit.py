@@ -22,7 +22,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from pathlib import Path
 
@@ -317,7 +316,7 @@ def last_words(folder):
     lines = errors or [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[-1] if lines else "it says nothing"
     line = line.replace("|", "/").replace(f"{ROOT}/", "")
-    return textwrap.shorten(line, MOST_LETTERS, placeholder=" ...")
+    return line if len(line) <= MOST_LETTERS else f"{line[:MOST_LETTERS]} ..."
 
 
 def table_row(cells):
