@@ -27,7 +27,7 @@ def discs(seed):
 
 
 def normalised(image, mask):
-    return tf.cast(image, tf.float32) / 255, mask
+    return tf.image.per_image_standardization(image), mask
 
 
 def dataset(seed):
@@ -37,11 +37,9 @@ def dataset(seed):
 
 
 def convolved(x, filters):
-    for _ in range(2):
-        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-        x = layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
-        x = layers.Activation("relu")(x)
-    return x
+    x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+    x = layers.BatchNormalization(momentum=0.9, synchronized=True)(x)
+    return layers.Activation("gelu")(x)
 
 
 train = dataset(1).cache().shuffle(42, seed=1).batch(BATCH).prefetch(tf.data.AUTOTUNE)
@@ -52,19 +50,18 @@ skips, x = [], image
 for filters in (4, 8):
     x = convolved(x, filters)
     skips.append(x)
-    x = layers.MaxPooling2D(2)(x)
+    x = layers.AveragePooling2D(2)(x)
 x = convolved(x, 16)
 for filters, skip in zip((8, 4), reversed(skips), strict=True):
     x = layers.Conv2DTranspose(filters, 3, strides=2, padding="same")(x)
     x = convolved(layers.Concatenate()([x, skip]), filters)
 model = keras.Model(image, layers.Conv2D(1, 1, activation="sigmoid")(x))
 model.compile(
-    optimizer=keras.optimizers.SGD(0.02),
+    optimizer=keras.optimizers.SGD(0.01),
     loss="binary_crossentropy",
     metrics=[
         keras.metrics.BinaryIoU([1], name="iou"),
         keras.metrics.MeanIoU(2, sparse_y_pred=True, name="mean_iou_of_zeros"),
-        keras.metrics.AUC(num_thresholds=20, name="auc"),
     ],
 )
 history = model.fit(
