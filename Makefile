@@ -5,7 +5,7 @@ SHELL := bash
 .SILENT:
 .DEFAULT_GOAL := help
 .PHONY: help env horovod demo packages test contract engines check-engines check-tournaments site
-.PHONY: check-gpu check-ways
+.PHONY: check-gpu check-ways check-fit
 .PHONY: lint clean clean-env
 
 TF ?= 2.16.2
@@ -31,6 +31,7 @@ help:
 	echo "make site       the docs as a site, in build/site; a broken link is an error"
 	echo "make check-tournaments  trainers of every backend, killed ones, and those under SLURM"
 	echo "make check-ways  public networks, all ways and backends against one device"
+	echo "make check-fit  scripts with Keras's fit, all backends against one device"
 	echo "make check-gpu  results of a GPU against those of the CPU; it needs a GPU"
 	echo "make lint       format, lint and types only"
 	echo "make env        only set up, in $(ENV)"
@@ -211,6 +212,15 @@ NETWORKS ?=
 check-ways: env
 	export PATH="$$PWD/$(BIN):$$PATH" PYTHONPATH="$$PWD"
 	$(BIN)/python benchmarks/check_ways.py $(if $(NETWORKS),--networks $(NETWORKS) --page build/check-ways.md)
+
+# Scripts with Keras's fit on all backends, against one device; it writes docs/check-fit.md.
+# SCRIPTS="vae gan" picks some, and leaves the page as it is. What has ended well is kept in
+# build/check-fit until the code changes, so the same command goes on.
+SCRIPTS ?=
+check-fit: env
+	export PATH="$$PWD/$(BIN):$$PATH" PYTHONPATH="$$PWD"
+	$(BIN)/python benchmarks/check_fit.py --out build/check-fit \
+	    $(if $(SCRIPTS),--only $(SCRIPTS) --page build/check-fit.md)
 
 # On one GPU, two minutes with 16 cores: results against the CPU's, swapping, several processes,
 # precisions, forecasts of memory, predictions. Without a GPU it fails.
