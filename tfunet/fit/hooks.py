@@ -46,6 +46,7 @@ def install(
         begin: Is told what this process begins, as `Pulse.begin`.
     """
     numbers_are_arrays()
+    of_fit.make_reference_optimizer()
     scope = backend.scope()
     scope.__enter__()
     atexit.register(scope.__exit__, None, None, None)

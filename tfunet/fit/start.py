@@ -11,9 +11,13 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.fit.shares import Share
 from tfunet.fit.split import SplitSamples
+from tfunet.fit.strategy import LogsStep
+from tfunet.graph.traced import traced
 from tfunet.inside import of_fit
+from tfunet.learning.averaging import instead_of_apply
 from tfunet.models.own_terms import keep_terms_apart
 from tfunet.training import state
+from tfunet.training.train_step import Applied, build_optimizers
 
 
 @final
@@ -27,6 +31,7 @@ class Start:
         # What the steps of a model use beside its variables and its optimizer's.
         self._others: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
         self._shared: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._looked: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def build(self, model: keras.Model, iterator: Any, batch: Any) -> None:
         """Make all variables of a model: replicas could not make them together in a step.
@@ -43,11 +48,30 @@ class Start:
             except Exception:
                 if not is_own:
                     raise
+        if is_own:
+            self._build_optimizers(model, batch)
         if len(self._topology.local_replicas) > 1:
             keep_terms_apart(model)
         if self._split is not None:
             self._split.install(model, batch[0] if isinstance(batch, tuple) else batch)
         self.share_weights(model)
+
+    def _build_optimizers(self, model: keras.Model, batch: Any) -> None:
+        """Trace a train_step of the user's once, to build all optimizers that it applies."""
+        if model in self._looked:
+            return
+        self._looked.add(model)
+        applied = Applied()
+        specs = tf.nest.map_structure(_spec_of, batch)
+        run = model.distribute_strategy.run
+        step = traced(lambda given: run(LogsStep(model.train_step), (given,)))
+        with instead_of_apply(applied.note):
+            step.get_concrete_function(specs)
+        with self._backend.scope():
+            build_optimizers(applied.trained)
+        self._others[model] = [
+            variable for optimizer, _ in applied.trained for variable in optimizer.variables
+        ]
 
     def share_weights(self, model: keras.Model) -> None:
         """Give all processes the chief's weights of a model that none has used yet."""
@@ -79,3 +103,15 @@ def _of_any_size(spec: Any) -> Any:
         return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
 
     return tf.nest.map_structure(part, spec)
+
+
+def _spec_of(value: Any) -> Any:
+    """Return the shape and type of a part of a batch, which may have another number of rows."""
+    if value is None or (isinstance(value, tf.TypeSpec) and not isinstance(value, tf.TensorSpec)):
+        return value
+    value = (
+        value
+        if isinstance(value, tf.TensorSpec)
+        else tf.TensorSpec.from_tensor(tf.convert_to_tensor(value))
+    )
+    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)

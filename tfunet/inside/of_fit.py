@@ -13,7 +13,7 @@ from keras.src.backend.tensorflow import nn, random
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.losses import loss as losses
-from keras.src.saving import saving_api
+from keras.src.saving import saving_api, saving_lib
 
 # Functions that draw numbers of a shape, which is their first argument.
 DRAWS_OF_SHAPE = (
@@ -90,6 +90,16 @@ def losses_of(model: keras.Model) -> list[Any]:
 def rate_of(optimizer: keras.Optimizer) -> Any:
     """Return the learning rate of an optimizer: a variable, or a schedule."""
     return optimizer._learning_rate
+
+
+def make_reference_optimizer() -> None:
+    """Have Keras make the optimizer now that it makes when a model is saved for the first time.
+
+    Only the chief saves, and a variable within a strategy is made by all processes together.
+    """
+    # Keras means to keep what this returns, and looks for it under another name (3.15).
+    saving_lib.get_attr_skipset = functools.cache(saving_lib.get_attr_skipset)
+    saving_lib.get_attr_skipset("Optimizer")
 
 
 def saving() -> Any:

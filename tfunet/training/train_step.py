@@ -87,7 +87,7 @@ def look_at_step(
     """
     if getattr(model.train_step, "__func__", None) is keras.Model.train_step:
         return Used(optimizers=(model.optimizer,))
-    applied = _Applied()
+    applied = Applied()
 
     def replica_step() -> tf.Tensor:
         batch = tf.zeros(image), tf.zeros((image[0], *truth.shape), truth.dtype)
@@ -121,7 +121,7 @@ def look_at_step(
         return _used(model, applied.trained, graph)
 
 
-def _check_can_accumulate(applied: "_Applied", accumulation: int) -> None:
+def _check_can_accumulate(applied: "Applied", accumulation: int) -> None:
     """Raise ValueError for a step that cannot be cut into so many passes."""
     if accumulation > 1 and (len(applied.trained) != 1 or applied.most_calls != 1):
         raise ValueError(
@@ -135,9 +135,7 @@ def _used(
     model: keras.Model, applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]], graph: Any
 ) -> Used:
     """Build the optimizers that a traced step applies; return what it applies and uses."""
-    for optimizer, variables in applied:
-        if not optimizer.built:
-            optimizer.build(variables)
+    build_optimizers(applied)
     optimizers = [optimizer for optimizer, _ in applied]
     further = [optimizer for optimizer in optimizers if optimizer is not model.optimizer]
     held = _Distinct(model.optimizer)
@@ -152,6 +150,13 @@ def _used(
     captured = _in_order_of_use(graph)
     others += [Plain(each) for each in captured if held.add(each)]
     return Used(optimizers=optimizers, trained=trained, others=others)
+
+
+def build_optimizers(applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]]) -> None:
+    """Build each optimizer for the variables that it trains; in the scope of the backend."""
+    for optimizer, variables in applied:
+        if not optimizer.built:
+            optimizer.build(variables)
 
 
 def check_trains_model(used: Used, variables: Sequence[Any]) -> None:
@@ -195,7 +200,7 @@ def _is_of_users(error: BaseException) -> bool:
 
 
 @final
-class _Applied:
+class Applied:
     """Notes the optimizers that a traced step applies.
 
     Attributes:
