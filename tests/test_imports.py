@@ -47,7 +47,7 @@ FACADE = "tfunet"
 # What answers at once, or runs where TensorFlow must not be loaded.
 WITHOUT_TENSORFLOW = (
     *("__init__", "arguments", "backend", "cli", "connection", "exit_codes", "record/*"),
-    *(f"fit/{name}" for name in ("__init__", "joined", "placement")),
+    *(f"fit/{name}" for name in ("__init__", "joined", "keras_choice", "placement", "script")),
     *("bench/**/*", "commands/*", "config/*", "files/*", "export/mlperf", "export/perfetto"),
     *(f"export/{name}" for name in ("follow_run", "mlflow_run", "tracked_run", "trackers")),
     "export/wandb_run",

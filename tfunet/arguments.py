@@ -46,10 +46,6 @@ HELP_WIDTH, HELP_INDENT = 100, 26
 
 def help_of_keys() -> str:
     """Return the help of a run with every key, by the headings of docs/configuration.md."""
-    words = {
-        name: text for section in RunConfig.__mro__ for name, text in descriptions(section).items()
-    }
-    defaults = {key.name: key.default for key in fields(RunConfig)}
     lines = [
         "usage: tfunet train [FILE.toml] [--KEY VALUE ...]",
         "",
@@ -61,16 +57,26 @@ def help_of_keys() -> str:
         ),
     ]
     for heading, keys in keys_by_heading().items():
-        lines += ["", f"{heading}:"]
-        for key in keys:
-            default = defaults[key]
-            usual = "" if default in (None, MISSING) else f" (default: {json.dumps(default)})"
-            about = textwrap.wrap(
-                f"{words.get(key, '')} ({allowed(KINDS[key])}){usual}", HELP_WIDTH - HELP_INDENT
-            )
-            lines += [f"  --{key} ".ljust(HELP_INDENT) + about[0]]
-            lines += [" " * HELP_INDENT + line for line in about[1:]]
+        lines += ["", f"{heading}:", *key_lines(keys)]
     return "\n".join(lines) + "\n"
+
+
+def key_lines(keys: Sequence[str]) -> list[str]:
+    """Return the lines of a help that say what keys of a run mean."""
+    words = {
+        name: text for section in RunConfig.__mro__ for name, text in descriptions(section).items()
+    }
+    defaults = {key.name: key.default for key in fields(RunConfig)}
+    lines = []
+    for key in keys:
+        default = defaults[key]
+        usual = "" if default in (None, MISSING) else f" (default: {json.dumps(default)})"
+        about = textwrap.wrap(
+            f"{words.get(key, '')} ({allowed(KINDS[key])}){usual}", HELP_WIDTH - HELP_INDENT
+        )
+        lines += [f"  --{key} ".ljust(HELP_INDENT) + about[0]]
+        lines += [" " * HELP_INDENT + line for line in about[1:]]
+    return lines
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
@@ -107,6 +113,19 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     # What is written on the command line is the user's own word.
     own = programs(table)
     return _trusted(table, [ref for ref in own if any(ref in word for word in arguments)], files)
+
+
+def parse_keys(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return keys of a run on a command line and their values, in their types as far as they fit.
+
+    Raises ValueError for what is no key, and for a key without a value.
+    """
+    table: dict[str, Any] = {}
+    for key, text in _pairs(arguments):
+        if key == "config":
+            raise ValueError(_unknown_key(key))
+        _put(table, key, text)
+    return table
 
 
 def of_file(file: Path | None, changes: Mapping[str, Any]) -> RunConfig:

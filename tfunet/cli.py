@@ -21,6 +21,7 @@ from tfunet.commands import (
     predict,
     rate,
     report,
+    run,
     swap,
     sweep,
     train,
@@ -34,6 +35,7 @@ from tfunet.process.terminal import lines_of, show_messages_safely
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (tfunet.exit_codes)."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    given, script = run.script_apart(given)
     parser = _parser()
     options, rest = parser.parse_known_args(given)
     keys: list[str] = []
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options, rest = parser.parse_known_args(own)
     if rest and not options.takes_keys:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = [*rest, *keys]
+    options.rest, options.script = [*rest, *keys], script
     if not options.starts_runs:  # The processes of a run set it themselves.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         # Otherwise TensorFlow takes all memory of a GPU, which others may use.
@@ -94,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     init.add(commands)
     auto.add(commands)
     train.add(commands)
+    run.add(commands)
     predict.add(commands)
     sweep.add(commands)
     report.add(commands)

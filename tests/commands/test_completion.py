@@ -32,6 +32,7 @@ def script(tmp_path_factory):
         (["data", "check", "--model_o"], {"--model_options"}, set()),
         (["models", "show", "nnunet"], {"nnunet2d", "nnunet3d"}, {"unet"}),
         (["swap", "plan", "--device", "h"], {"h100-pcie5", "h200-pcie5"}, {"gh200"}),
+        (["run", "--"], {"--backend", "--num_replicas", "--out"}, {"--epochs", "--model"}),
         (["auto", "--mem"], {"--memory"}, set()),
         (["completion", ""], {"bash", "zsh", "tcsh"}, set()),
         # Files, as positional arguments and after options.

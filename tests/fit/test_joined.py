@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -10,6 +9,7 @@ import pytest
 from paths import ROOT
 
 MOST_SECONDS = 240
+JOIN_HOROVOD = '{"backend": "horovod"}'
 # Each process says what it knows, once all have been here.
 JOINS = """
 import json, os, sys
@@ -59,35 +59,23 @@ def started(command, **variables):
 
 @pytest.mark.multiprocess
 def test_python_alone_has_one_device_whatever_the_backend(script):
-    one = started([sys.executable, str(script)], JOIN='{"backend": "horovod"}')
+    one = started([sys.executable, str(script)], JOIN=JOIN_HOROVOD)
     assert said_by(one) == [["single", 0, 1, 1.0, True]]
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("backend", ["horovod", "multiworker"])
-def test_processes_of_a_launcher_join_with_the_backend_that_the_script_names(script, backend):
+def test_processes_of_a_launcher_join_with_the_backend_that_the_script_names(script):
     pair = [
         started(
             [sys.executable, str(script)],
             TFUNET_HOSTS="127.0.0.1,127.0.0.1",
             TFUNET_PROCESS=str(index),
-            JOIN=json.dumps({"backend": backend}),
+            JOIN=JOIN_HOROVOD,
         )
         for index in range(2)
     ]
-    assert said_by(*pair) == [[backend, index, 2, 3.0, False] for index in range(2)]
+    assert said_by(*pair) == [["horovod", index, 2, 3.0, False] for index in range(2)]
     assert list((script.parent / "logs/scripts").iterdir()) == []  # No secret stays.
-
-
-@pytest.mark.multiprocess
-@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun: apt-get install openmpi-bin")
-def test_processes_of_mpirun_join(script):
-    how = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
-    run = started(["mpirun", *how, "-np", "2", sys.executable, str(script)], JOIN=JOIN_HOROVOD)
-    assert said_by(run) == [["horovod", index, 2, 3.0, False] for index in range(2)]
-
-
-JOIN_HOROVOD = '{"backend": "horovod"}'
 
 
 @pytest.mark.multiprocess

@@ -12,7 +12,7 @@ import tfunet
 from tfunet.bench.launch.launch_run import launch
 from tfunet.bench.launch.processes_to_start import fewer
 from tfunet.config.run import RunConfig
-from tfunet.process.watchdog import Beat, Watch
+from tfunet.process.watchdog import OWN_CODE, Beat, Watch
 from tfunet.record import RunFolder
 
 # Far more than it takes on a loaded machine.
@@ -100,6 +100,23 @@ def test_one_that_gets_on_is_enough():
         one.hear(0, Beat(1, 0, "start"), now)  # Waits while the other decodes.
         one.hear(1, Beat(now, 0, "decoding"), now)
         assert one.hanging(now) is None
+
+
+def test_own_code_may_take_as_long_as_nobody_waits_for_it():
+    one = watch()
+    for now in range(40):
+        for index in range(2):
+            one.hear(index, Beat(9, 7, OWN_CODE), now)
+        assert one.hanging(now) is None
+    one.hear(0, Beat(10, 8, "step 8"), 40)
+    for now in range(41, 52):
+        assert one.hanging(now - 1) is None
+        one.hear(0, Beat(10, 8, "step 8"), now)
+        one.hear(1, Beat(9, 7, OWN_CODE), now)
+    assert one.hanging(51) == (
+        1,
+        "process 1 hangs: its own code for 10 s, and process 0 waits in step 8",
+    )
 
 
 def test_who_has_ended_is_not_expected():

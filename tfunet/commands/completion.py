@@ -74,8 +74,8 @@ def _add_keys(command: argparse.ArgumentParser) -> None:
         "schedule": SCHEDULES,
     }
     if all(action.option_strings for action in command._actions):
-        command.add_argument("config", nargs="?")
+        command.add_argument("config", nargs="?")  # A file, as the script of `tfunet run`.
     taken = {word for action in command._actions for word in action.option_strings}
-    for key in KEYS:
+    for key in command.get_default("keys") or KEYS:
         if f"--{key}" not in taken:
             command.add_argument(f"--{key}", choices=list(known.get(key, ())) or None)

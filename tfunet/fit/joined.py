@@ -29,13 +29,12 @@ from tfunet.connection import (
     make_backend,
     own_place,
 )
-from tfunet.fit.placement import VARIABLE, Placement, from_text
+from tfunet.fit.placement import SCRIPTS, VARIABLE, Placement, from_text
 from tfunet.machine.cores import pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.process.launcher_variables import Place
 from tfunet.process.watchdog import OWN_CODE, Pulse, nobody_asks, pulse_to_supervisor
 
-SCRIPTS = Path("logs") / "scripts"
 TOO_LATE = (
     "TensorFlow has been used before this process joined the others of its run. Call "
     "tfunet.distribute() right after the imports of the script."
@@ -143,10 +142,13 @@ def is_joined() -> bool:
     return _OWN.joined is not None
 
 
-def num_processes_started() -> int:
-    """Return the number of processes of which this is one, whether it has joined them or not."""
+def what_was_started() -> tuple[int, int]:
+    """Return the numbers of processes and of replicas of the script, joined or not."""
     place = own_place()
-    return place.count if place is not None else launch_from(os.environ).process_count
+    if place is not None and place.count > 1:
+        return place.count, place.count
+    launch = launch_from(os.environ)
+    return launch.process_count, launch.num_replicas
 
 
 def leave() -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 from tfunet.config.memory_keys import MemoryKeys
@@ -10,6 +11,7 @@ from tfunet.config.placement_keys import PlacementKeys
 from tfunet.config.run_keys import ReliabilityKeys
 
 VARIABLE = "TFUNET_SCRIPT"
+SCRIPTS = Path("logs") / "scripts"
 # The keys of a run that a script has, too. Its code says the rest.
 KEYS = (
     *("backend", "backend_options", "num_replicas", "processes", "cores_per_replica"),

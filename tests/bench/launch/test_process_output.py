@@ -46,6 +46,8 @@ class Parts:
         # tqdm(leave=False) wipes its bar, then something else is printed on that line.
         (["\r99%", "\r   \r", "done\n"], "\r[0] 99%\r[0]    \r[0] done\n", "done\n"),
         (["a\r\nb\r\n"], "[0] a\r\n[0] b\r\n", "a\nb\n"),
+        # Python writes a line of a traceback in parts.
+        (["  ", "raise", "\n"], "[0]   raise\n", "  raise\n"),
         # A character cut in two by the pipe.
         (["█".encode()[:1], "█".encode()[1:] + b"\n"], "[0] █\n", "█\n"),
         ([b"\xff\n"], "[0] \ufffd\n", None),

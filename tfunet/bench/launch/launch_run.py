@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from tfunet import exit_codes
@@ -60,6 +61,7 @@ def launch(
                 grace_seconds=grace_seconds,
                 hang_seconds=config.hang_seconds,
                 network=network,
+                after_signal=partial(_how_to_go_on, run_folder),
                 is_saved_at_end=TRIAL_VARIABLE not in os.environ,
             )
             outcome = run.run(plans, list(command or worker))
@@ -71,10 +73,27 @@ def launch(
                 f"tfunet: going on with num_replicas={left.num_replicas} of {config.num_replicas}"
             )
             config, plans = left, plan_processes(left, usable_cores())
-    if noted and outcome.exit_code == exit_codes.OK:
-        # The signal came too late to end this run: it ends what the caller does next.
-        signal.raise_signal(noted[0])
+    pass_on(noted, outcome)
     return outcome
+
+
+def pass_on(noted: Sequence[int], outcome: RunOutcome) -> None:
+    """Let a signal that came too late to end a run end what the caller does next."""
+    if noted and outcome.exit_code == exit_codes.OK:
+        signal.raise_signal(noted[0])
+
+
+def _how_to_go_on(folder: RunFolder, step: int | None) -> str:
+    """Return how a run goes on that a signal ended; it was saved after `step`, if it was."""
+    if step is not None:
+        where = f"Saved after step {step}. To go on from there"
+    elif folder.has_checkpoint():
+        where = "To go on from the last checkpoint"
+    else:
+        return (
+            "This run has no checkpoint yet. The same command starts it again from the first step."
+        )
+    return f"{where}: the same command with --out {folder.path}"
 
 
 def _plans(config: RunConfig) -> list[ProcessPlan]:

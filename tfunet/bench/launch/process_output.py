@@ -111,7 +111,10 @@ class Stream:
             if shown:
                 self._screen.write(self._owner, self._target, shown)
         *lines, rest = (self._line + data).split(b"\n")
-        self._line = _last_state(rest) + (b"\r" if rest.endswith(b"\r") else b"")
+        # What begins with spaces may come in parts, such as a line of a traceback.
+        self._line = rest
+        if b"\r" in rest:
+            self._line = _last_state(rest) + (b"\r" if rest.endswith(b"\r") else b"")
         if lines:
             self._log.add([_last_state(line) for line in lines])
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.backend import Launch, check_shares, num_processes
+from tfunet.config.placement_keys import PlacementKeys
 from tfunet.config.run import RunConfig
 from tfunet.machine.cores import core_variables, share_cores
 from tfunet.machine.environment import DEFAULTS
@@ -29,7 +30,7 @@ class ProcessPlan:
     cores: tuple[int, ...]
 
 
-def plan_processes(config: RunConfig, cores: Sequence[int]) -> list[ProcessPlan]:
+def plan_processes(config: PlacementKeys, cores: Sequence[int]) -> list[ProcessPlan]:
     """Return a run's processes on this machine, each with its cores and a free port."""
     count = num_processes(config)
     check_shares(config.num_devices, count)

@@ -23,9 +23,9 @@ from tfunet.record import RunFolder
 RUNS = Path("logs") / "runs"
 
 
-def new_folder() -> Path:
+def new_folder(parent: Path = RUNS) -> Path:
     """Return the folder for the record of a run that names none."""
-    return RUNS / time.strftime("%Y%m%d-%H%M%S")
+    return parent / time.strftime("%Y%m%d-%H%M%S")
 
 
 def start_run(

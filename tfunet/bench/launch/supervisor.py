@@ -62,7 +62,16 @@ class RunOutcome:
 
 @final
 class Supervisor:
-    """The processes of one run, from the first start to the last end."""
+    """The processes of one run, from the first start to the last end.
+
+    Args:
+        noted: Signals that this process received.
+        network: The process that holds the network of the run, if it has one of its own.
+        after_signal: Returns what the user can do after a signal; it gets the step after which the
+            run was saved, or None.
+        is_saved_at_end: Whether a run that has taken steps is saved after a signal.
+        keeps_codes: Whether the exit code of a process is that of the run, whatever it is.
+    """
 
     def __init__(
         self,
@@ -72,8 +81,10 @@ class Supervisor:
         verbose: bool,
         grace_seconds: float,
         hang_seconds: float,
+        after_signal: Callable[[int | None], str],
         network: int | None = None,
         is_saved_at_end: bool = True,
+        keeps_codes: bool = False,
     ) -> None:
         self.folder = folder
         self.noted = noted
@@ -81,7 +92,9 @@ class Supervisor:
         self.grace_seconds = grace_seconds
         self.hang_seconds = hang_seconds
         self.network = network
+        self.after_signal = after_signal
         self.is_saved_at_end = is_saved_at_end
+        self.keeps_codes = keeps_codes
         self.stop = StopRequest.new()
         self.screen = Screen()
         self.selector = selectors.DefaultSelector()
@@ -270,7 +283,8 @@ class Supervisor:
         index, code = blame(failures)
         reason = describe_end(index, len(self.processes), code, last_words(self.logs[index].tail))
         on_purpose = code in exit_codes.ON_PURPOSE
-        exit_code = code if on_purpose else exit_codes.PROCESS_DIED
+        is_kept = on_purpose or (self.keeps_codes and code > 0)
+        exit_code = code if is_kept else exit_codes.PROCESS_DIED
         is_lost = code < 0 and code != -signal.SIGABRT
         error = last_error(self.logs[index].tail) if on_purpose else ""
         return RunOutcome(exit_code, reason, index, is_lost=is_lost, error=error)
@@ -346,10 +360,11 @@ class Supervisor:
             on_purpose = outcome.exit_code in exit_codes.ON_PURPOSE
             words = last_words(self.logs[index].tail)
             shown = [log for at, log in enumerate(self.logs) if self._is_shown(at)]
-            # What is wrong with the input, every process may have found: it is said once.
+            # What is wrong with the input or the code, every process may find: it is said once.
             is_on_screen = bool(words) and any(words in log.tail for log in shown)
             is_said = on_purpose and is_on_screen
-            if not self._is_shown(index) and not is_said:
+            is_repeated = is_on_screen and not outcome.is_lost
+            if not self._is_shown(index) and not is_repeated:
                 for line in self.logs[index].tail:
                     self.screen.say(f"[{index}] {line}")
             if on_purpose or is_on_screen:
@@ -360,23 +375,9 @@ class Supervisor:
             self.screen.say(f"tfunet: {reason}")
         if index is not None and not is_explained:
             self.screen.say(f"tfunet: All its output is in {self.logs[index].path}")
-        if outcome.exit_code in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
-            path = self.folder.path
-            has_checkpoint = (path / "checkpoint.npz").is_file()
-            if self._is_saved():
-                self.screen.say(
-                    f"tfunet: Saved after step {self.stop.last_step}. To go on from there: the "
-                    f"same command with --out {path}"
-                )
-            elif has_checkpoint:
-                self.screen.say(
-                    f"tfunet: To go on from the last checkpoint: the same command with --out {path}"
-                )
-            else:
-                self.screen.say(
-                    "tfunet: This run has no checkpoint yet. The same command starts it again "
-                    "from the first step."
-                )
+        if index is None and outcome.exit_code in (exit_codes.INTERRUPTED, exit_codes.TERMINATED):
+            step = self.stop.last_step if self._is_saved() else None
+            self.screen.say(f"tfunet: {self.after_signal(step)}")
         try:
             self.folder.write_failure(outcome.reason, outcome.exit_code, index)
         except WriteError as error:
