@@ -13,7 +13,7 @@ from keras.src.backend.tensorflow import nn, random
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.losses import loss as losses
-from keras.src.saving import saving_api
+from keras.src.saving import saving_api, saving_lib
 
 # Functions that draw numbers of a shape, which is their first argument.
 DRAWS_OF_SHAPE = (
@@ -89,6 +89,14 @@ def rate_of(optimizer: keras.Optimizer) -> Any:
 def saving() -> Any:
     """Return the module whose functions save and load models and weights."""
     return saving_api
+
+
+def around_attributes(instead: Callable[..., Any]) -> None:
+    """Call `instead(names, kind)` where saving asks for the attributes that it leaves alone.
+
+    `names` makes an object of a kind, with variables, to see what it has.
+    """
+    saving_lib.get_attr_skipset = functools.partial(instead, saving_lib.get_attr_skipset)
 
 
 @contextlib.contextmanager
