@@ -1,16 +1,23 @@
 """Each private name of Keras and TensorFlow still does what this package uses it for."""
 
+import contextlib
 import inspect
 import re
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.saving import saving_lib
 from paths import ROOT
+from tensorflow.python.distribute import values
 
-from tfunet.inside import of_keras, of_tensorflow
+from tfunet.inside import of_fit, of_keras, of_tensorflow
 from tfunet.models.symbolic import build_symbolic
 
 TESTED = set()
@@ -195,12 +202,167 @@ def test_devices_and_their_memory():
     assert of_tensorflow.address_of(tf.ones(4)) % 4 == 0
 
 
-@pytest.mark.parametrize("module", [of_keras, of_tensorflow], ids=lambda module: module.__name__)
+@of(of_tensorflow.global_seed, of_tensorflow.has_devices)
+def test_seed_and_devices_of_a_process():
+    tf.random.set_seed(7)
+    assert of_tensorflow.global_seed() == 7
+    tf.ones(1)
+    assert of_tensorflow.has_devices()
+    asks = "from tfunet.inside.of_tensorflow import global_seed, has_devices\n"
+    asks += "assert global_seed() is None and not has_devices()"
+    subprocess.run([sys.executable, "-c", asks], cwd=ROOT, check=True)
+
+
+@of(of_tensorflow.numbers_are_arrays, of_tensorflow.updating_alone)
+def test_variables_of_strategies(monkeypatch):
+    kind = values.DistributedVariable
+    for name in ("__array__", "__float__", "__int__"):  # Undone at the end of the test.
+        monkeypatch.setattr(kind, name, None, raising=False)
+    of_tensorflow.numbers_are_arrays()
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        first = tf.VariableAggregation.ONLY_FIRST_REPLICA  # As that of an optimizer's iterations.
+        number = tf.Variable(2.0, aggregation=first)
+        assert np.asarray(number).tolist() == 2
+        assert np.asarray(number, dtype="int32").dtype == np.int32
+        assert (float(number), int(number)) == (2.0, 2)
+
+    @tf.function
+    def step(is_in_branch):
+        def replica():
+            with of_tensorflow.updating_alone():
+                added = tf.cast(is_in_branch, tf.float32)
+                tf.cond(is_in_branch, lambda: number.assign_add(added), number.read_value)
+
+        strategy.run(replica)
+
+    step(tf.constant(True))  # An update for which replicas meet is an error in a branch.
+    assert number.numpy() == 3
+
+
+@of(of_fit.around, of_fit.train_by, of_fit.around_making_steps, of_fit.around_making_predict)
+@of(of_fit.around_building, of_fit.around_callbacks, of_fit.data_set_of, of_fit.build)
+@of(of_fit.first_epoch, of_fit.begin_with, of_fit.rate_of)
+def test_what_a_fit_does_is_changed(monkeypatch):
+    for kind, name in (
+        (TensorFlowTrainer, "distribute_strategy"),
+        (TensorFlowTrainer, "_make_function"),
+        (TensorFlowTrainer, "make_predict_function"),
+        (TensorFlowTrainer, "_maybe_symbolic_build"),
+        (CallbackList, "__init__"),
+    ):  # Undone at the end of the test.
+        monkeypatch.setattr(kind, name, getattr(kind, name))
+    seen = []
+
+    def noting(what):
+        def instead(original, *args, **kwargs):
+            seen.append((what, (*args, *kwargs.values())))
+            return original(*args[1:], **kwargs)
+
+        return instead
+
+    of_fit.around_making_steps(noting("step"))
+    of_fit.around_making_predict(noting("predict"))
+    of_fit.around_building(noting("build"))
+    of_fit.around_callbacks(noting("callbacks"))
+    of_fit.train_by(lambda model: seen.append(("strategy", (model,))) or Passing())
+    model = keras.Sequential([layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.125), "mse")
+    x = np.ones((4, 2), "float32")
+    begins = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: of_fit.begin_with(model, 2),
+        on_epoch_begin=lambda epoch, logs: seen.append(("epoch", (epoch,))),
+    )
+    model.fit(x, x[:, :1], epochs=3, batch_size=2, callbacks=[begins], verbose=0)
+    model.predict(x, verbose=0)
+    assert {what for what, _ in seen} == {
+        *("step", "predict", "build", "callbacks", "strategy", "epoch")
+    }
+    assert all(args[0] is model for what, args in seen if what in ("step", "predict", "strategy"))
+    assert [args[0] for what, args in seen if what == "epoch"] == [2]
+    assert of_fit.first_epoch(model) == 2
+    iterator = next(args[1] for what, args in seen if what == "build" and len(args) > 1)
+    assert isinstance(of_fit.data_set_of(iterator), tf.data.Dataset)
+    assert of_fit.rate_of(model.optimizer).numpy() == 0.125
+    unbuilt = keras.Sequential([layers.Dense(1)])
+    unbuilt.compile("sgd", "mse")
+    of_fit.build(unbuilt, (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])))
+    assert unbuilt.weights[0].shape == (2, 1)
+
+
+class Passing:
+    """What Keras asks of a strategy: all by itself."""
+
+    scope = staticmethod(contextlib.nullcontext)
+
+    def experimental_distribute_dataset(self, dataset):
+        return dataset
+
+    def run(self, step, args=()):
+        return step(*args)
+
+    def reduce(self, way, value, axis):
+        return value
+
+
+@of(of_fit.drawing_by, of_fit.reducing_by, of_fit.synchronized_moments_of)
+def test_what_a_step_draws_and_reduces_is_changed():
+    def noting(original, *args, **kwargs):
+        seen.append(original.__name__)
+        return original(*args, **kwargs)
+
+    seen = []
+    with of_fit.drawing_by(noting, noting, noting):
+        for draw in of_fit.DRAWS_OF_SHAPE:
+            more = {"randint": (0, 9), "gamma": (1.0,), "binomial": (3, 0.5), "beta": (1.0, 1.0)}
+            if hasattr(keras.random, draw):
+                getattr(keras.random, draw)((2,), *more.get(draw, ()))
+        keras.random.dropout(tf.ones(2), 0.5)
+        keras.random.categorical(tf.ones((1, 2)), 1)
+    assert seen == [*of_fit.DRAWS_OF_SHAPE, "dropout", "categorical"]
+    seen.clear()
+    with of_fit.reducing_by(noting, noting):
+        masked = tf.ones((2, 2))
+        masked._keras_mask = tf.constant([True, False])
+        keras.losses.MeanSquaredError()(tf.ones((2, 2)), masked)
+    assert sorted(seen) == ["apply_mask", "reduce_values"]
+    norm = layers.BatchNormalization(synchronized=True, momentum=0.0)
+    with of_fit.synchronized_moments_of(lambda x: x[:1]):
+        norm(tf.constant([[2.0], [4.0]]), training=True)
+    np.testing.assert_allclose(norm.moving_mean, [2])
+    norm(tf.constant([[2.0], [4.0]]), training=True)
+    np.testing.assert_allclose(norm.moving_mean, [3])
+
+
+@of(of_fit.saving, of_fit.around_attributes)
+def test_where_models_are_saved(monkeypatch, tmp_path):
+    monkeypatch.setattr(saving_lib, "get_attr_skipset", saving_lib.get_attr_skipset)  # Undone.
+    kinds = set()
+
+    def noting(names, kind):
+        kinds.add(kind)
+        return names(kind)
+
+    of_fit.around_attributes(noting)
+    saved = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+    saved.compile("sgd", "mse")
+    saved.save(tmp_path / "saved.keras")
+    assert {"Sequential", "Layer", "Optimizer"} <= kinds
+    for name in ("save_model", "load_model", "save_weights", "load_weights"):
+        assert callable(getattr(of_fit.saving(), name))
+
+
+MODULES = [of_fit, of_keras, of_tensorflow]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_every_private_name_has_its_test(module):
     own = {
         name
         for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
     }
     assert own
     assert own <= TESTED
@@ -210,8 +372,9 @@ def test_every_private_name_has_its_test(module):
 SEAM = {"tf_native/multiworker.py"}
 
 
-def test_only_two_files_use_private_modules():
+def test_only_files_inside_use_private_modules():
     private = re.compile(r"^\s*(from|import) (keras\.src|tensorflow\.python)\b", re.M)
     files = [*ROOT.glob("tfunet/**/*.py"), *ROOT.glob("tf_native/*.py"), *ROOT.glob("hvd/*.py")]
     using = {str(path.relative_to(ROOT)) for path in files if private.search(path.read_text())}
-    assert using == {"tfunet/inside/of_keras.py", "tfunet/inside/of_tensorflow.py", *SEAM}
+    inside = {f"tfunet/inside/{name}.py" for name in ("of_fit", "of_keras", "of_tensorflow")}
+    assert using == {*inside, *SEAM}

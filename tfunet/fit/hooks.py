@@ -2,9 +2,12 @@
 
 import atexit
 import contextlib
+import functools
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -46,7 +49,6 @@ def install(
         begin: Is told what this process begins, as `Pulse.begin`.
     """
     numbers_are_arrays()
-    of_fit.make_reference_optimizer()
     scope = backend.scope()
     scope.__enter__()
     atexit.register(scope.__exit__, None, None, None)
@@ -71,7 +73,13 @@ def install(
         with _without_xla(model):
             make(*args, **kwargs)
         if not isinstance(model.predict_function, _Explaining):
-            model.predict_function = _Explaining(model.predict_function)
+            predict = model.predict_function
+
+            def built(data: Any) -> Any:
+                start.build_to_predict(model, data)
+                return predict(data)
+
+            model.predict_function = _Explaining(built)
 
     def build(_: Any, model: keras.Model, iterator: Any = None, data_batch: Any = None) -> None:
         start.build(model, iterator, data_batch)
@@ -84,10 +92,21 @@ def install(
     of_fit.around_making_predict(make_predict)
     of_fit.around_building(build)
     of_fit.around_callbacks(gather)
+    of_fit.around_attributes(_outside_of_scope)
     if scales_rate:
         scale_rates(topology.num_replicas)
     if not topology.is_chief:
         Elsewhere().install()
+
+
+@functools.cache
+def _outside_of_scope(function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function makes where variables are those of this process: in another thread.
+
+    In the scope of a strategy all processes make them together, and the chief may save alone.
+    """
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(function, *args).result()
 
 
 @contextlib.contextmanager
@@ -234,12 +253,17 @@ class Elsewhere:
         return loaded
 
     def _own(self, value: Any) -> Any:
-        return self._kept.get(str(value), value) if isinstance(value, str | Path) else value
+        return self._kept.get(_full(value), value) if isinstance(value, str | Path) else value
 
     def _place(self, filepath: Any) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="tfunet-"))
             atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
-        if str(filepath) not in self._kept:
-            self._kept[str(filepath)] = self._folder / f"{len(self._kept)}-{Path(filepath).name}"
-        return self._kept[str(filepath)]
+        place = _full(filepath)
+        if place not in self._kept:
+            self._kept[place] = self._folder / f"{len(self._kept)}-{Path(filepath).name}"
+        return self._kept[place]
+
+
+def _full(filepath: Any) -> str:
+    return os.path.abspath(str(filepath))

@@ -39,13 +39,19 @@ def scale_rates(factor: int) -> None:
     def compile_scaled(compile_model: Any, model: keras.Model, *args: Any, **kwargs: Any) -> None:
         compile_model(*args, **kwargs)
         optimizer = model.optimizer
+        while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            optimizer = optimizer.inner_optimizer  # The outer one has a rate that nothing uses.
         if optimizer is None or optimizer in scaled:
             return
         scaled.add(optimizer)
         rate = of_fit.rate_of(optimizer)
+        if isinstance(rate, ScaledSchedule):  # Of a model that was saved.
+            rate = rate.schedule
         is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
         optimizer.learning_rate = (
             ScaledSchedule(rate, factor) if is_schedule else float(rate.numpy()) * factor
         )
 
-    of_fit.around(keras.Model, "compile", compile_scaled)
+    # Where Keras defines it: a model whose class has its own is not compiled when it is loaded.
+    trainer = next(kind for kind in keras.Model.__mro__ if "compile" in vars(kind))
+    of_fit.around(trainer, "compile", compile_scaled)

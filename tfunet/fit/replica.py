@@ -163,7 +163,7 @@ def _dropout(drop: Any, inputs: Any, rate: float, noise_shape: Any = None, seed:
         return drop(inputs, rate, noise_shape, seed)
     actual = tf.shape(inputs, out_type=tf.int64)
     sizes = [
-        actual[axis] if size is None else tf.constant(size, tf.int64)
+        actual[axis] if size is None else tf.cast(size, tf.int64)
         for axis, size in enumerate(noise_shape or [None] * inputs.shape.rank)
     ]
 

@@ -73,6 +73,18 @@ class Start:
             variable for optimizer, _ in applied.trained for variable in optimizer.variables
         ]
 
+    def build_to_predict(self, model: keras.Model, iterator: Any) -> None:
+        """Make the variables of a model that predicts before it was fitted, for an iterator."""
+        if model.built or not isinstance(iterator, tf.data.Iterator):
+            return
+        spec = iterator.element_spec
+        given, *_ = keras.utils.unpack_x_y_sample_weight(
+            _of_any_size(spec.data if isinstance(spec, Share) else spec)
+        )
+        with self._backend.scope():
+            model(tf.nest.map_structure(_symbolic, given))
+        self.share_weights(model)
+
     def share_weights(self, model: keras.Model) -> None:
         """Give all processes the chief's weights of a model that none has used yet."""
         if model not in self._shared and model.variables:
@@ -92,6 +104,10 @@ class Start:
         first = int(self._backend.sum(epoch)[0])
         if first:
             of_fit.begin_with(model, first)
+
+
+def _symbolic(spec: tf.TensorSpec) -> keras.KerasTensor:
+    return keras.KerasTensor(spec.shape, spec.dtype.name)
 
 
 def _of_any_size(spec: Any) -> Any:

@@ -92,19 +92,17 @@ def rate_of(optimizer: keras.Optimizer) -> Any:
     return optimizer._learning_rate
 
 
-def make_reference_optimizer() -> None:
-    """Have Keras make the optimizer now that it makes when a model is saved for the first time.
-
-    Only the chief saves, and a variable within a strategy is made by all processes together.
-    """
-    # Keras means to keep what this returns, and looks for it under another name (3.15).
-    saving_lib.get_attr_skipset = functools.cache(saving_lib.get_attr_skipset)
-    saving_lib.get_attr_skipset("Optimizer")
-
-
 def saving() -> Any:
     """Return the module whose functions save and load models and weights."""
     return saving_api
+
+
+def around_attributes(instead: Callable[..., Any]) -> None:
+    """Call `instead(names, kind)` where saving asks for the attributes that it leaves alone.
+
+    `names` makes an object of a kind, with variables, to see what it has.
+    """
+    saving_lib.get_attr_skipset = functools.partial(instead, saving_lib.get_attr_skipset)
 
 
 @contextlib.contextmanager

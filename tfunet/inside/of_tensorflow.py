@@ -117,13 +117,15 @@ def has_devices() -> bool:
 
 
 def numbers_are_arrays() -> None:
-    """Let NumPy take a variable of a strategy within its scope, also one that is a number.
+    """Let NumPy, float() and int() take a variable of a strategy, also one that is a number.
 
-    TensorFlow hands over no array there: "object __array__ method not producing an array".
+    Within its scope TensorFlow hands over no array: "object __array__ method not producing an
+    array". A variable of one device is taken as it is.
     """
-    values.DistributedVariable.__array__ = lambda variable, dtype=None: np.asarray(
-        variable.numpy(), dtype=dtype
-    )
+    kind = values.DistributedVariable
+    kind.__array__ = lambda variable, dtype=None: np.asarray(variable.numpy(), dtype=dtype)
+    kind.__float__ = lambda variable: float(variable.numpy())
+    kind.__int__ = lambda variable: int(variable.numpy())
 
 
 @contextlib.contextmanager
@@ -137,6 +139,7 @@ def updating_alone() -> Iterator[None]:
     if "_use_merge_call" not in vars(extended):
         meets = extended._use_merge_call
         extended._use_merge_call = lambda: not _alone.is_alone and meets()
+    values.apply_aggregation_replica_context = _aggregated
     before, _alone.is_alone = _alone.is_alone, True
     try:
         yield
@@ -151,3 +154,9 @@ class _Alone(threading.local):
 
 
 _alone = _Alone()
+_aggregates = values.apply_aggregation_replica_context
+
+
+def _aggregated(value: Any, aggregation: Any, destinations: Any) -> Any:
+    """Return a value of all replicas to which a variable is set, such as a count of steps."""
+    return value if _alone.is_alone else _aggregates(value, aggregation, destinations)
