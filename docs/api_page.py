@@ -29,6 +29,10 @@ PUBLIC = {
         "tfunet.bench.report.sweep_report.write_report": "tfunet/bench/report/sweep_report.py",
         "tfunet.bench.records.sweep_record.read_sweep": "tfunet/bench/records/sweep_record.py",
     },
+    "Your own fit script": {
+        "tfunet.distribute": "tfunet/fit/distribute.py",
+        "tfunet.fit.distribute.Distribution": "tfunet/fit/distribute.py",
+    },
     "Models": {
         "tfunet.models.unet.build": "tfunet/models/unet.py",
         "tfunet.models.unet_plan.UnetOptions": "tfunet/models/unet_plan.py",

@@ -19,6 +19,7 @@ html_show_sourcelink = False
 CONTENTS = {
     "Begin": (
         "install",
+        "fit",
         "data",
         "example-data",
         "formats",

@@ -148,13 +148,21 @@ def run(arguments, place, **environment):
 )
 def test_command_works(page, command, place, monkeypatch):
     words = shlex.split(command, comments=True)
+    if words[0] == "python":
+        ended = run([sys.executable, *words[1:]], place)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return
     at = words.index("tfunet")
     variables = dict(word.split("=") for word in words[:at])
     rest = words[at + 1 :]
-    if "train" not in rest:  # Here, where TensorFlow is loaded once for all of them.
+    if rest[0] not in ("train", "run"):  # Here, where TensorFlow is loaded once for all of them.
         monkeypatch.chdir(place)
         monkeypatch.setenv("TFUNET_CACHE", str(place / "cache"))
         assert main(rest) == exit_codes.OK
+        return
+    if rest[0] == "run":
+        ended = run([sys.executable, "-m", "tfunet", *rest], place)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
         return
     if {"run.toml", "street.toml"} & set(rest):
         ended = run([sys.executable, "-m", "tfunet", *rest, *OWN_DATA], place)

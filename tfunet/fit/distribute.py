@@ -44,7 +44,7 @@ class Distribution:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes the files of the script; one of them does."""
+        """Whether this is process 0: the one that should print, and write files of the script."""
         return self.process_index == 0
 
 
@@ -75,11 +75,12 @@ def distribute(
     `python script.py` there is one, and nothing changes.
 
     Args:
-        batch: "global": a batch of the script is shared out among the replicas, and the result is
-            that of one device. "replica": each replica takes a batch of that size.
+        batch: "global": the rows of each batch are shared out among the replicas, and the result is
+            that of one device. "replica": each replica takes a batch of the script, so that a step
+            has num_replicas times as many rows.
         backend: Where srun, mpirun or torchrun starts `python script.py` itself: the backend's
             name. `tfunet run` knows it.
-        backend_options: Its keyword arguments.
+        backend_options: Keyword arguments of the backend.
         split: Parts of each sample along its spatial axes, such as [2, 1] or [2, 1, 1]. As many
             devices then share a sample, and are one replica. The model is a functional one, or its
             `call` uses layers and operations of Keras only.

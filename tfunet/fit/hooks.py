@@ -121,7 +121,7 @@ def _without_xla(model: keras.Model) -> Any:
 
 
 def _one_by_one(model: keras.Model, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make the steps of an execution one after the other: strategies cannot in a graph's loop."""
+    """Take the steps of an execution one by one: in a graph's loop, replicas cannot exchange."""
 
     def steps(iterator: Any) -> Any:
         num_steps, model.steps_per_execution = model.steps_per_execution, 1

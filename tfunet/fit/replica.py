@@ -176,7 +176,10 @@ def _dropout(drop: Any, inputs: Any, rate: float, noise_shape: Any = None, seed:
 
 
 def _categorical(draw: Any, logits: Any, *args: Any, **kwargs: Any) -> Any:
-    """Draw rows of logits; numbers of a row hang on its place, so others stand before it."""
+    """Draw for rows of logits.
+
+    What is drawn for a row depends on its place in the batch: zeros stand for other replicas' rows.
+    """
     rows = _current.rows
     if rows is None:
         return draw(logits, *args, **kwargs)

@@ -22,7 +22,8 @@ class Share(NamedTuple):
 
     Args:
         data: The rows of its replicas, at least one, in the structure of the batch.
-        rows: Of shape (rows of the global batch, 0): a shape is known where the batch's is.
+        rows: Without elements, of shape (rows of the global batch, 0): it carries this number,
+            which is known while a graph is traced if that of the batch is.
         fingerprint: A number that tells global batches apart; float64.
     """
 
@@ -41,7 +42,7 @@ class Share(NamedTuple):
 class Rows:
     """The rows that a replica takes of a global batch.
 
-    A replica without a row takes one of another replica, which then counts for nothing: a mean over
+    A replica without a row of its own computes one of another replica, with weight 0: a mean over
     no rows is no number.
 
     Args:

@@ -39,7 +39,7 @@ class Predict:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """Runs the steps of a model's trainer, which calls each method.
+    """Runs the steps of a model's trainer, which calls the methods below.
 
     Args:
         joined: Batches in a row of which a global batch is made.
@@ -96,7 +96,7 @@ class Strategy:
                 first, last = rows.taken
                 with tf.device("CPU:0"):  # So that each device fetches only its own rows.
                     data = part_of(data, first - begin, last - begin)
-            # All waits for the batch: where data end, a step leaves no trace.
+            # The whole step waits for its batch: where the data end, it has changed nothing.
             with computing(rows), tf.control_dependencies([share.fingerprint]):
                 if self.split is not None:
                     data = self.split.own_part(self.model, data)

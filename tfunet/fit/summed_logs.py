@@ -189,7 +189,7 @@ class SummedLogs:
 def _by_rows(update: Any) -> Any:
     """Return an update of a metric in which a number stands for the rows of its replica.
 
-    One device counts a number, such as a loss, once for each batch. So all replicas together do.
+    One device counts a number, such as a loss, once for each batch. So do all replicas together.
     """
 
     def updated(values: Any, sample_weight: Any = None) -> Any:
