@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfunet import exit_codes
+from tfunet.cli import main
 from tfunet.config.run import RunConfig
 from tfunet.data.arrays import read_samples
 from tfunet.data.evaluation_pipeline import EvaluationPipeline
@@ -174,3 +176,13 @@ def test_images_in_arrays_can_be_split():
     )
     (part,) = pipeline(range(1, 2))
     assert part["image"].shape == (1, 2, 2, 4, 1)
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_commands_on_images_refuse_arrays(command, tmp_path, capsys):
+    config = tmp_path / "run.toml"
+    config.write_text(f'data = "{__name__}:both_sides"\nloss = "mse"\n')
+    out = ["--out", str(tmp_path / "shown.png")] if command == "show" else []
+    assert main(["data", command, str(config), *out]) == exit_codes.BAD_INPUT
+    said = capsys.readouterr().err
+    assert f"has arrays, and tfunet data {command} is for images of cases" in said

@@ -285,6 +285,14 @@ class DataSource:
             return f"numbers to predict: {', '.join(self.targets)}"
         return "arrays instead"
 
+    def check_images(self, reader: str) -> None:
+        """Raise ValueError for arrays, where `reader` takes images of cases."""
+        if self.samples is not None:
+            raise ValueError(
+                f"The data set {self.name!r} has arrays, and {reader} is for images of cases. A "
+                "run checks arrays when it opens them."
+            )
+
     @property
     def num_outputs(self) -> int:
         """Channels of a model's output: one for each class, or for each target."""
