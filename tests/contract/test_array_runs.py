@@ -5,9 +5,9 @@ import pytest
 import runs
 from paths import ROOT
 
+from tfunet import exit_codes
+
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
-
-
 ARRAYS = {
     "model": f"{ROOT}/tests/support/tagged_tokens.py:tagger",
     "model_options": {},
@@ -39,3 +39,11 @@ def test_two_replicas_give_the_run_of_one_device(backend, one_device, contract_f
     for name, value in one_device.result["metrics"].items():
         assert run.result["metrics"][name] == pytest.approx(value, rel=1e-6), name
     assert run.result["val_loss"] == pytest.approx(one_device.result["val_loss"], rel=1e-6)
+
+
+def test_arrays_that_differ_between_processes_are_refused(contract_folder):
+    drawn = {**ARRAYS, "data": ARRAYS["data"].replace("sequences", "drawn_anew")}
+    folder = contract_folder / "arrays-drawn"
+    run = runs.train(folder, backend="multiworker", num_replicas=2, **drawn)
+    assert run.exit_code == exit_codes.BAD_INPUT
+    assert "has other arrays in this process than in the first one. Give" in run.output
