@@ -100,6 +100,15 @@ def test_what_a_model_was_compiled_with(model):
     assert of_keras.compile_config(keras.Sequential()) is None
 
 
+@of(of_keras.mode_of_metric)
+def test_which_way_of_a_metric_is_better():
+    class Own(keras.metrics.Mean):
+        direction = "down"
+
+    metrics = [keras.metrics.AUC(), keras.metrics.MeanAbsoluteError(), Own(), keras.metrics.Mean()]
+    assert [of_keras.mode_of_metric(one) for one in metrics] == ["max", "min", "min", None]
+
+
 @of(of_keras.variable_key, of_keras.trained_by, of_keras.clipping_of, of_keras.clipping_by)
 def test_what_an_optimizer_trains_and_clips(model):
     optimizer = keras.optimizers.SGD(1.0, clipvalue=0.5)

@@ -31,7 +31,7 @@ def compare(
 
     Args:
         build: The builder of the model, or a string as in `RunConfig.model`.
-        data: A function that returns a DataSource, or a string as in `RunConfig.data`.
+        data: A function that returns a DataSource or arrays, or a string as in `RunConfig.data`.
         num_replicas: Numbers of replicas; impossible combinations are skipped with the reason.
         **settings: Other keys of RunConfig.
 

@@ -68,6 +68,7 @@ def _check(options: argparse.Namespace) -> int:
     except DefectsError as error:  # No case is left to read.
         report = DataReport.of_nothing(error)
     else:
+        source.check_images("tfunet data check")
         split, refusal = None, ""
         try:
             split = split_of(config, source)
@@ -129,6 +130,7 @@ def _build_cache(config: RunConfig) -> str:
     from tfunet.data.task import open_task
 
     task = open_task(config)
+    task.source.check_images("the cache")
     cases = task.decode()
     size = f"{cases.num_bytes / 2**20:.1f} MiB"
     return f"{task.source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"

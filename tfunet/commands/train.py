@@ -13,6 +13,7 @@ from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_trust, keys_apart, path
 from tfunet.process.launcher_variables import Place
 from tfunet.process.terminal import lines_of
+from tfunet.record import RunFolder
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -83,6 +84,10 @@ def _train(options: argparse.Namespace) -> int:
         return outcome.exit_code
     print(lines_of(f"Record: {folder}"))
     name = shlex.quote(str(folder))
+    data = RunFolder(folder).read_data() or {}
+    if data.get("targets") or data.get("arrays"):
+        print(lines_of(f"Curves: tfunet report {name}"))
+        return exit_codes.OK
     print(lines_of(f"Curves and pictures: tfunet report {name}"))
     print(lines_of(f"Scores of other images with masks: tfunet evaluate {name} FOLDER"))
     return exit_codes.OK

@@ -24,7 +24,14 @@ def refuse_standard(kind: str, ref: str, module: str) -> None:
         )
 
 
-def check_kind(kind: str, ref: str, value: Any, base: type | None, *, has_arguments: bool) -> None:
+def check_kind(
+    kind: str,
+    ref: str,
+    value: Any,
+    base: type | tuple[type, ...] | None,
+    *,
+    has_arguments: bool,
+) -> None:
     """Raise ValueError for an object that cannot be of its kind.
 
     It must be a function or a class that is written in Python. What is declared must fit: the
@@ -34,38 +41,40 @@ def check_kind(kind: str, ref: str, value: Any, base: type | None, *, has_argume
         kind: In words: "model", "data set".
         ref: What the user wrote.
         value: The object.
-        base: The class that it must be, or return; None if there is none.
+        base: The class that it must be, or return, or several of which the first is told; None if
+            there is none.
         has_arguments: Whether it is called with arguments of ours, which tell it from others.
             Otherwise a function of an installed package must be of one that uses tfunet.
     """
+    bases = base if isinstance(base, tuple) else (base,) if base is not None else ()
     function = _unwrapped(value)
     refuse_standard(kind, ref, _module_of(function))
     if inspect.isclass(function):
-        if base is not None and not issubclass(function, base):
+        if bases and not issubclass(function, bases):
             raise ValueError(
                 f"The {kind} {ref!r} is the class {_full_name(function)}; it must be a subclass of "
-                f"{_full_name(base)}, or a function that returns one."
+                f"{_full_name(bases[0])}, or a function that returns one."
             )
         return
     if not (inspect.isfunction(function) or inspect.ismethod(function) or _is_callable(function)):
         raise ValueError(
             f"The {kind} {ref!r} is a {type(function).__name__}, not a function or a class."
         )
-    if base is None:
+    if not bases:
         return
     returned = getattr(function, "__annotations__", {}).get("return")
     # Any is a class since Python 3.11; neither it nor a protocol says what is returned.
     if returned is Any or getattr(returned, "_is_protocol", False):
         returned = None
-    if _declares(returned, base):
+    if any(_declares(returned, one) for one in bases):
         return
     root = _module_of(function).partition(".")[0]
     is_installed = not has_arguments and _is_installed(root) and not _uses_us(root)
     if inspect.isclass(returned) or is_installed:
         says = f"returns {_full_name(returned)}" if inspect.isclass(returned) else "does not say so"
         raise ValueError(
-            f"The {kind} {ref!r} must return a {_full_name(base)}, and it {says}. Name a function "
-            "that does, or write one in your own file."
+            f"The {kind} {ref!r} must return a {_full_name(bases[0])}, and it {says}. Name a "
+            "function that does, or write one in your own file."
         )
 
 

@@ -20,6 +20,8 @@ from tfunet.config.words import near_match
 # Callbacks of Keras with `monitor` and `mode`.
 MONITORS = ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
 LESS_IS_BETTER = ("loss", "mae", "hd", "hd95", "assd", *SEGMENTS)
+# What comes before the name of a metric in training and in validation.
+SIDES = ("", "val_")
 # Signed: neither way is better.
 NEITHER = ("volume_difference", INSTANCE_DIFFERENCE)
 MORE_IS_BETTER = tuple(name for name in PLAIN if name not in (*LESS_IS_BETTER, *NEITHER))
@@ -40,7 +42,12 @@ def with_mode(callback: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_monitors(
-    keys: OptimizationKeys, regions: Iterable[str], targets: Iterable[str], *, has_own_logs: bool
+    keys: OptimizationKeys,
+    regions: Iterable[str],
+    targets: Iterable[str],
+    *,
+    has_own_logs: bool,
+    has_arrays: bool = False,
 ) -> None:
     """Raise ValueError for a callback that can do nothing, or sets what a schedule sets.
 
@@ -51,6 +58,7 @@ def check_monitors(
         regions: Regions that are scored.
         targets: Numbers that are predicted.
         has_own_logs: Whether code of the user's own may add scores.
+        has_arrays: Whether samples are arrays, which metrics of Keras score.
     """
     has_schedule = keys.warmup_epochs or keys.decay_epochs or keys.learning_rate_schedule
     if has_schedule and any(table.get("name") == "ReduceLROnPlateau" for table in keys.callbacks):
@@ -59,7 +67,11 @@ def check_monitors(
             "learning_rate_schedule: with them, each step has its learning rate. Leave out one of "
             "the two."
         )
-    known = _scores(keys.metrics, tuple(regions), tuple(targets))
+    known: tuple[str, ...] = ("loss", "learning_rate", "val_loss")
+    if has_arrays:
+        known += tuple(f"{side}{name}" for name in keras_metrics(keys.metrics) for side in SIDES)
+    else:
+        known += _scores(keys.metrics, tuple(regions), tuple(targets))
     adds_others = has_own_logs or any(":" in str(table.get("name")) for table in keys.callbacks)
     for table in keys.callbacks:
         monitor = table.get("monitor", "val_loss")
@@ -67,8 +79,9 @@ def check_monitors(
             continue
         if not isinstance(monitor, str):
             raise ValueError(f"monitor of {table['name']} must be a text, got {monitor!r}.")
-        is_of_batches = not monitor.startswith("val_") and (
-            keras_metrics(keys.metrics) or own_metrics(keys.metrics)
+        is_of_batches = (has_arrays and own_metrics(keys.metrics)) or (
+            not (has_arrays or monitor.startswith("val_"))
+            and (keras_metrics(keys.metrics) or own_metrics(keys.metrics))
         )
         if monitor not in known and not adds_others and not is_of_batches:
             raise ValueError(
@@ -94,7 +107,7 @@ def _scores(
     kinds += [metric.name for metric in case_metrics(metrics)]
     parts = ("", *(f"_{name}" for name in targets or regions))
     scores = dict.fromkeys(f"val_{kind}{part}" for kind in kinds for part in parts)
-    return ("loss", "learning_rate", "val_loss", *scores)
+    return tuple(scores)
 
 
 def mode_of(monitor: str) -> str | None:

@@ -86,7 +86,7 @@ def resolve(
     kind: str,
     ref: str,
     table: Mapping[str, str],
-    base: type | None = None,
+    base: type | tuple[type, ...] | None = None,
     *,
     has_arguments: bool = False,
 ) -> Any:

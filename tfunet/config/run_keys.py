@@ -72,7 +72,8 @@ class OptimizationKeys(Section):
             lesion_precision, lesion_recall, lesion_f1, instance_precision, instance_recall,
             instance_f1, instance_ap, panoptic_quality, instance_difference, volume_difference,
             cldice, arand, vi_split, vi_merge, and 'file.py:function' of your own), and names of
-            Keras metrics, which are computed on the training batches.
+            Keras metrics, which are computed on the training batches; on arrays, over all
+            validation samples, too.
         callbacks: Keras callbacks. Each is a table with `name` ('package.module:Class' or a name
             in keras.callbacks) and keyword arguments for the callback.
         encoder_frozen_epochs: Number of epochs, from the first on, in which the layer named

@@ -12,6 +12,7 @@ from itertools import accumulate
 from math import prod
 from pathlib import Path
 
+from tfunet.data.arrays import ArraySamples
 from tfunet.data.case_signs import CaseSigns
 from tfunet.data.source import DataSource
 from tfunet.geometry.windows import padding_before
@@ -30,6 +31,7 @@ class CachedCases:
             case after case, label after label from 1; see `tfunet.data.foreground`.
         foreground_counts: Number of these voxels for each case and label from 1.
         targets: The numbers to predict of each case, (targets,) each; empty for masks.
+        samples: The samples of a data set of arrays: there are no files.
         signs: What decoding each case showed.
         defects: Case index to what is wrong with it, for skipped cases, whose extent is 0.
     """
@@ -44,6 +46,7 @@ class CachedCases:
     foreground_path: Path
     foreground_counts: tuple[tuple[int, ...], ...]
     targets: tuple[tuple[float, ...], ...] = ()
+    samples: ArraySamples | None = None
     signs: tuple[CaseSigns, ...] = ()
     defects: Mapping[int, str] = field(default_factory=dict)
 
@@ -101,4 +104,23 @@ def cached_cases(
         targets=tuple(zip(*source.targets.values(), strict=True)),
         signs=tuple(signs),
         defects=defects,
+    )
+
+
+def cases_of_arrays(source: DataSource, samples: ArraySamples) -> CachedCases:
+    """Return the samples of a data set of arrays as cases that are in memory, not in files."""
+    count = len(source.case_ids)
+    return CachedCases(
+        image_path=Path(),
+        mask_path=Path(),
+        case_ids=source.case_ids,
+        num_classes=source.num_classes,
+        channels=source.channels,
+        extents=(source.patch,) * count,
+        patch=source.patch,
+        foreground_path=Path(),
+        foreground_counts=((),) * count,
+        samples=samples,
+        # One hash is of all of them.
+        signs=(CaseSigns(content=samples.content, label_pixels=()),) * count,
     )

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from tfunet.data.arrays import SIDES
 from tfunet.data.defects import Defect, DefectsError, by_cause, defect_of, lines_by_cause
 from tfunet.data.doubts import CaseLook, doubts
 from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.preprocess import channel_statistics, pooled_statistics
 from tfunet.data.source import DataSource, RawCase
-from tfunet.data.split import SIDES, Split
+from tfunet.data.split import Split
 
 # Files with one cause that the text names.
 NAMED = 10

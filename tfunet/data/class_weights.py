@@ -54,7 +54,7 @@ def class_weights(
     """
     check_form(config)
     given = given_weights(config)
-    if not given or source.targets:
+    if not given or not source.has_masks:
         return ()
     if isinstance(given, Mapping):
         return _by_name(given, source)

@@ -7,12 +7,13 @@ from typing import final
 
 import numpy as np
 
+from tfunet.data.arrays import SIDES
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_lines import MOST_SHARE, dice_everywhere
 from tfunet.data.defects import SHOWN_DEFECTS, Defect, lines_by_cause
 from tfunet.data.formats.units import sizes_in_words
 from tfunet.data.source import DataSource
-from tfunet.data.split import GROUP, SIDES, Split
+from tfunet.data.split import GROUP, Split
 
 # Pixel sizes that differ by a larger factor need target_pixel_size.
 SAME_SPACING = 1.1

@@ -16,7 +16,7 @@ from tfunet.data.pipeline import (
     finished,
     parallel_calls,
 )
-from tfunet.data.readers import patch_reader, target_reader, window_reader
+from tfunet.data.readers import part_reader
 from tfunet.data.sample_order import fed_position
 from tfunet.geometry.grid import Grid, tiles_of
 from tfunet.geometry.windows import Window, plan_windows
@@ -31,8 +31,8 @@ class EvaluationPipeline:
 
     `pipeline(replicas)` yields, step by step and for each of these adjacent replicas in turn:
         image: (replica_batch, *patch, channels) float32
-        mask: (replica_batch, *patch) uint8
-        target: (replica_batch, targets) float32, if cases have some
+        mask: (replica_batch, *patch) uint8; none of arrays
+        target: (replica_batch, targets) float32, if cases have some; see `TrainingPipeline`
         core_start, core_stop: (replica_batch, rank) int32; the counted voxels of the window
         case: (replica_batch,) int32; position in `validation`
         valid: (replica_batch,) float32; 1, or 0 for a filler with an empty core
@@ -119,10 +119,9 @@ class EvaluationPipeline:
         return finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-        read = patch_reader(self.cases, self.cases.patch)
-        if self.grid is not None:
-            read = window_reader(self.cases, self.grid.largest_window)
-        targets_of = target_reader(self.cases)
+        is_cut = self.grid is not None
+        extents = self.cases.patch if self.grid is None else self.grid.largest_window
+        read = part_reader(self.cases, extents, row_by_row=is_cut)
         validation = np.asarray(self.validation, np.int64)
         origins = np.asarray(self.cases.origins, np.int64)
         rank = len(self.cases.patch)
@@ -138,12 +137,9 @@ class EvaluationPipeline:
             valid = index < self.num_windows
             row = tf.gather(self._windows, tf.minimum(index, self.num_windows - 1))
             case = tf.gather(validation, row[0])
-            image, mask = read(case, row[1 : 1 + rank])
             core = tf.cast(tf.where(valid, row[1 + rank : 1 + 3 * rank], 0), tf.int32)
             window = {
-                "image": image,
-                "mask": mask,
-                **targets_of(case),
+                **read(case, row[1 : 1 + rank]),
                 "core_start": core[:rank],
                 "core_stop": core[rank:],
                 "case": tf.cast(row[0], tf.int32),

@@ -18,7 +18,7 @@ from tfunet.data.augmentation.augment import SampleDraws, augment, draw_orientat
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
-from tfunet.data.readers import patch_reader, place_reader, target_reader
+from tfunet.data.readers import Reader, part_reader, place_reader
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.machine.cores import usable_cores
 from tfunet.parallel.feed import fed_groups, parts_of
@@ -36,8 +36,9 @@ class TrainingPipeline:
 
     `pipeline(replicas)` yields, step by step and for each of these adjacent replicas in turn:
         image: (accumulation, replica_batch / accumulation, *patch, channels) float32
-        mask: (accumulation, replica_batch / accumulation, *patch) uint8
-        target: (accumulation, replica_batch / accumulation, targets) float32, if cases have some
+        mask: (accumulation, replica_batch / accumulation, *patch) uint8; none of arrays
+        target: (accumulation, replica_batch / accumulation, targets) float32, if cases have some;
+            of arrays the truth of any shape and type, and images are so, too
         sample: (replica_batch,) int64; sample s is a patch of case train[s // patches_per_case]
         epoch: (replica_batch,) int64
 
@@ -110,6 +111,8 @@ class TrainingPipeline:
         """
         # In the making: a sample on each core, a batch, and the batch that is handed over.
         samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + parallel_calls()
+        if self.cases.samples is not None:
+            return samples * self.cases.samples.bytes_each
         return samples * prod(self.cases.patch) * (self.cases.channels * 4 + 1)
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
@@ -121,7 +124,7 @@ class TrainingPipeline:
         if len(replicas) == 1 and self.changes_rows_alone:
             rows = part_rows(mesh, replicas.start, self.cases.patch)
         extents, begin = [end - first for first, end in rows], [first for first, _ in rows]
-        read = partial(self.sample_reader(patch_reader(self.cases, extents), extents), begin=begin)
+        read = partial(self.sample_reader(part_reader(self.cases, extents), extents), begin=begin)
         dataset = self.samples(groups).map(read, num_parallel_calls=parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         dataset = dataset.map(partial(self._passes, rows=rows))
@@ -169,29 +172,35 @@ class TrainingPipeline:
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
 
     def _changes(self) -> Callable[..., dict[str, tf.Tensor]]:
-        """Return the function that augments a sample; it does nothing if `augmented` does it."""
+        """Return the function that augments a part of a case; it does nothing if `augmented` does
+        it, or samples are arrays.
+        """
 
-        def plain(image: tf.Tensor, mask: tf.Tensor, **_: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"image": image, "mask": mask}
+        def plain(part: dict[str, tf.Tensor], **_: tf.Tensor) -> dict[str, tf.Tensor]:
+            return part
 
-        def changed(image: tf.Tensor, mask: tf.Tensor, **when: tf.Tensor) -> dict[str, tf.Tensor]:
-            return plain(*augment(image, mask, self.augmentation, seed=self.seed, **when))
+        def changed(part: dict[str, tf.Tensor], **when: tf.Tensor) -> dict[str, tf.Tensor]:
+            image, mask = augment(
+                part["image"], part["mask"], self.augmentation, seed=self.seed, **when
+            )
+            return {**part, "image": image, "mask": mask}
 
-        return plain if self.augmented_by == "device" else changed
+        is_plain = self.augmented_by == "device" or self.cases.samples is not None
+        return plain if is_plain else changed
 
     def sample_reader(
-        self, read: Callable[..., tuple[tf.Tensor, tf.Tensor]], extents: Sequence[int]
+        self, read: Reader, extents: Sequence[int]
     ) -> Callable[..., dict[str, tf.Tensor]]:
         """Return the function (epoch, sample, begin) -> rows of its patch after augmentation.
 
         Args:
-            read: (case, start) to an image and a mask of `extents`.
+            read: As `part_reader` returns it, for `extents`.
             extents: How many rows there are along each axis, from `begin` on. If these are not
                 all, `changes_rows_alone` must hold.
         """
         change = self._changes()
         patch = np.asarray(self.cases.patch)
-        place_of, targets_of = place_reader(self.cases), target_reader(self.cases)
+        place_of = place_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
         counts = np.asarray(self.cases.foreground_counts, np.int64)
@@ -219,8 +228,8 @@ class TrainingPipeline:
                 if flipped is not None:
                     moved = tf.where(flipped.reverse, patch - extents - moved, moved)
                 start += moved
-            changed = change(*read(case, start), epoch=epoch, sample=sample)
-            return {**changed, **targets_of(case), "sample": sample, "epoch": epoch}
+            changed = change(read(case, start), epoch=epoch, sample=sample)
+            return {**changed, "sample": sample, "epoch": epoch}
 
         return sample_of
 
@@ -229,15 +238,15 @@ class TrainingPipeline:
         """Cut a replica's batch into the passes whose gradients are averaged."""
         extents = [end - begin for begin, end in rows]
         passes = (self.accumulation, self.replica_batch // self.accumulation)
-        cut = (*passes, *extents)
-        targets = {"target": batch["target"]} if "target" in batch else {}
-        return {
-            "image": tf.reshape(batch["image"], (*cut, self.cases.channels)),
-            "mask": tf.reshape(batch["mask"], cut),
-            **{name: tf.reshape(value, (*passes, -1)) for name, value in targets.items()},
-            "sample": batch["sample"],
-            "epoch": batch["epoch"],
+        shapes = {"image": (*extents, self.cases.channels), "mask": extents}
+        if "target" in batch:
+            shapes["target"] = batch["target"].shape[1:]
+        cut = {
+            name: tf.reshape(batch[name], (*passes, *shape))
+            for name, shape in shapes.items()
+            if name in batch
         }
+        return {**cut, "sample": batch["sample"], "epoch": batch["epoch"]}
 
     @tf.autograph.experimental.do_not_convert
     def augmented(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -261,7 +270,8 @@ class TrainingPipeline:
             (images, masks, batch["epoch"], batch["sample"]),
             fn_output_signature=(tf.float32, tf.uint8),
         )
-        return self._passes({**batch, "image": image, "mask": mask}, _whole(self.cases))
+        whole = {"image": image, "mask": mask, "sample": batch["sample"], "epoch": batch["epoch"]}
+        return {**batch, **self._passes(whole, _whole(self.cases))}
 
 
 def truth_of(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:

@@ -1,20 +1,55 @@
 """Reads boxes of decoded cases, places and numbers in them, as ops of TensorFlow."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from tfunet.data.arrays import ArraySamples
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.memory_map import mapped
 
+Reader = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
 
-def target_reader(cases: CachedCases) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    """Return the function of a case to its numbers to predict; to nothing if cases have masks."""
-    if not cases.targets:
-        return lambda case: {}
-    table = np.asarray(cases.targets, np.float32)
-    return lambda case: {"target": tf.gather(table, case)}
+
+def part_reader(cases: CachedCases, extents: Sequence[int], *, row_by_row: bool = False) -> Reader:
+    """Return the function (case, start) to a part of a case: its image (*extents, channels), and
+    its mask (*extents), where it has one, or its target.
+
+    `row_by_row` is as `window_reader` reads.
+    """
+    if cases.samples is not None:
+        return _array_reader(cases.samples, extents)
+    read = (window_reader if row_by_row else patch_reader)(cases, extents)
+    table = np.asarray(cases.targets, np.float32) if cases.targets else None
+
+    def part(case: tf.Tensor, start: tf.Tensor) -> dict[str, tf.Tensor]:
+        image, mask = read(case, start)
+        target = {} if table is None else {"target": tf.gather(table, case)}
+        return {"image": image, "mask": mask, **target}
+
+    return part
+
+
+def _array_reader(samples: ArraySamples, extents: Sequence[int]) -> Reader:
+    x, y = _variables(samples)
+
+    def part(case: tf.Tensor, start: tf.Tensor) -> dict[str, tf.Tensor]:
+        image = tf.gather(x, case)
+        if extents != samples.x.shape[1:-1]:
+            image = tf.slice(image, [*tf.unstack(start), 0], [*extents, image.shape[-1]])
+        return {"image": image, "target": tf.gather(y, case)}
+
+    return part
+
+
+@functools.lru_cache(maxsize=2)
+def _variables(samples: ArraySamples) -> tuple[tf.Variable, tf.Variable]:
+    """Return x and y for all pipelines: tf.data would copy tensors that it captures."""
+    with tf.device("CPU:0"):
+        x, y = (tf.Variable(array, trainable=False) for array in (samples.x, samples.y))
+    return x, y
 
 
 def place_reader(

@@ -76,6 +76,7 @@ def show(
         )
     task = open_task(config)
     source, augmentation = task.source, task.augmentation()
+    source.check_images("tfunet data show")
     panels = []
     for sample in first_samples(config, source, 1 if each else num_samples, epoch=epoch):
         coloured = true_colours(source, source.case_ids.index(sample.case_id))

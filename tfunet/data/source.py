@@ -1,7 +1,7 @@
 """The interface of a data set: cases by index. Imports no TensorFlow."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from tfunet.config.own_code import OURS, explain
 from tfunet.config.refs import call, resolve
 from tfunet.data import DATASETS
+from tfunet.data.arrays import SIDES, ArraySamples, read_samples
 from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
@@ -77,6 +78,7 @@ class DataSource:
             those of regions.
         targets: Names of numbers that are predicted for a whole case, and the value of each case.
             Such a data set has no regions, and its masks are all zero.
+        samples: The samples of a data set of arrays, whose cases they are. It has no regions.
         patch: Spatial shape of training samples if the configuration gives none.
         fingerprint: Changes when a file or a setting that changes the pixels changes.
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
@@ -122,6 +124,7 @@ class DataSource:
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
     read_parts: Callable[[int], CaseParts | None] = lambda index: None
     targets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    samples: ArraySamples | None = None
     raw: Callable[[int], RawCase] | None = None
     notes: Callable[[int], Sequence[Defect]] = lambda index: ()
     files: tuple[str, ...] = ()
@@ -164,6 +167,8 @@ class DataSource:
                     f"The data set {self.name!r} has {len(self.case_ids)} cases and {given} "
                     f"{name}: give one for each case{'' if name == 'groups' else ', or none'}."
                 )
+        if self.samples is not None:
+            return
         if self.targets:
             self._check_targets()
         elif self.ignored is not None and self.ignored < self.num_classes:
@@ -269,6 +274,26 @@ class DataSource:
         return 0 if self.ignored is None else self.ignored
 
     @property
+    def has_masks(self) -> bool:
+        """Whether cases have masks; others have numbers to predict, or are samples of arrays."""
+        return not self.targets and self.samples is None
+
+    @property
+    def instead_of_masks(self) -> str:
+        """What cases have where they have no masks, in words."""
+        if self.targets:
+            return f"numbers to predict: {', '.join(self.targets)}"
+        return "arrays instead"
+
+    def check_images(self, reader: str) -> None:
+        """Raise ValueError for arrays, where `reader` takes images of cases."""
+        if self.samples is not None:
+            raise ValueError(
+                f"The data set {self.name!r} has arrays, and {reader} is for images of cases. A "
+                "run checks arrays when it opens them."
+            )
+
+    @property
     def num_outputs(self) -> int:
         """Channels of a model's output: one for each class, or for each target."""
         return len(self.targets) or self.num_classes
@@ -310,18 +335,40 @@ def open_source(data: str, options: Mapping[str, Any], *, skip_bad: bool = False
     Raises ValueError for wrong options, and DefectsError for defects unless `skip_bad` is given.
     """
     data, options = described(data, options)
-    function = resolve("data set", data, DATASETS, DataSource)
+    function = resolve("data set", data, DATASETS, (DataSource, Iterable))
     if data in DATASETS:
         _check_background(data, function, options)
     source = call("data set", function, options, ref=data)
     if not isinstance(source, DataSource):
-        raise ValueError(
-            f"The data set {data!r} returned {type(source).__name__}; it must return a "
-            "tfunet.data.source.DataSource."
-        )
+        source = _of_arrays(data, source)
     if source.defects and not skip_bad:
         raise DefectsError(source.name, source.defects, source.found)
     return replace(source, made_by=made_by(data, options))
+
+
+def _of_arrays(data: str, given: Any) -> DataSource:
+    """Return the data set of what a function gave instead of one; ValueError for what is none."""
+    samples = read_samples(given, data)
+    num_samples, num_train = len(samples.x), samples.num_train
+    digits = len(str(num_samples - 1))
+    ids = tuple(f"{number:0{digits}d}" for number in range(num_samples))
+    sides = (SIDES[0],) * num_train + (SIDES[1],) * (num_samples - num_train)
+
+    def read(index: int) -> tuple[np.ndarray, np.ndarray]:
+        return samples.x[index], samples.y[index]
+
+    return DataSource(
+        name=data,
+        case_ids=ids,
+        groups=sides if num_train else ids,
+        num_classes=samples.num_outputs,
+        channels=samples.x.shape[-1],
+        regions={},
+        patch=samples.x.shape[1:-1],
+        fingerprint=samples.content,
+        read=read,
+        samples=samples,
+    )
 
 
 def made_by(data: str, options: Mapping[str, Any]) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 
 from tfunet.config.data_keys import SplitKeys
 from tfunet.config.words import near_match
+from tfunet.data.arrays import SIDES
 from tfunet.data.defects import Defect, lines_by_cause, naming
 from tfunet.data.source import DataSource
 from tfunet.files.printable import printable
 from tfunet.process.terminal import counted
 
-SIDES = ("train", "validation")
 # With more groups, a line names the first ones only.
 MOST_NAMED = 10
 # What comes before the name or number of what must not be on both sides of a split.
@@ -65,6 +65,9 @@ def split_cases(
         ValueError: For an unknown group, for more folds than groups, and if one side is empty.
     """
     known = sorted(set(source.groups))
+    if source.samples is not None and source.samples.num_train:
+        _check_given(source, groups, folds)
+        groups = SIDES[1:]
     with naming(source.defects):
         if groups:
             held_out = set(_named(source, known, groups))
@@ -75,6 +78,17 @@ def split_cases(
     validation = tuple(index for index, group in enumerate(source.groups) if group in held_out)
     train = tuple(index for index, group in enumerate(source.groups) if group not in held_out)
     return Split(train=train, validation=validation)
+
+
+def _check_given(source: DataSource, groups: Sequence[str], folds: int | None) -> None:
+    """Raise ValueError where the data set has validation samples of its own, and others are asked
+    for.
+    """
+    if groups or folds is not None:
+        raise ValueError(
+            f"The data set {source.name!r} has validation samples of its own. Leave out "
+            f"{'validation_groups' if groups else 'folds'}, or return (x, y) only."
+        )
 
 
 def leave_out(split: Split, source: DataSource, bad: Mapping[int, str]) -> Split:
@@ -135,7 +149,7 @@ def held_out_line(split: Split, source: DataSource) -> str:
 
 def _held_out(split: Split, source: DataSource) -> dict[str, int]:
     """Return the groups of the validation, and how many cases each has there."""
-    if source.groups == source.case_ids:
+    if source.groups == source.case_ids or source.samples is not None:
         return {}
     return dict(sorted(Counter(source.groups[index] for index in split.validation).items()))
 

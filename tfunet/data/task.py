@@ -1,15 +1,16 @@
 """What a configuration trains on: its data set and the samples of it. Imports no TensorFlow."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
-from tfunet.config.case_metrics import check_score_names
+from tfunet.config.case_metrics import OWN, case_metrics, check_score_names
 from tfunet.config.monitors import check_monitors
 from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache, cache_folder
-from tfunet.data.cached_cases import CachedCases
+from tfunet.data.cached_cases import CachedCases, cases_of_arrays
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.parts import check_split
 from tfunet.learning.region_labels import region_labels
@@ -44,6 +45,8 @@ class Task:
 
         `alive` is called now and then while this takes time.
         """
+        if self.source.samples is not None:
+            return cases_of_arrays(self.source, self.source.samples)
         with decoding_bar() as show:
             return build_cache(
                 self.source,
@@ -63,24 +66,17 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
     patch, for two scores of one name, and for keys that need masks where the data set has none.
     """
     source = opened(config.data, config.data_options, skip_bad=config.skips_bad)
-    if source.targets and config.foreground_share:
-        raise ValueError(
-            f"foreground_share={config.foreground_share} needs masks, and the data set "
-            f"{source.name!r} has numbers to predict: {', '.join(source.targets)}. Leave it out."
-        )
-    if source.targets and config.tiling:
-        raise ValueError(
-            f"tiling={list(config.tiling)} needs masks, and the data set {source.name!r} has "
-            f"numbers to predict: {', '.join(source.targets)}. Leave out tiling, or use split."
-        )
-    if config.has_regions:
-        _check_regions(config, source)
+    _check_masks(config, source)
+    if source.samples is not None:
+        _check_arrays(config, source)
     check_score_names(config.metrics, source.regions)
     check_monitors(
         config,
         source.regions,
         source.targets,
-        has_own_logs=config.model.endswith(".keras") or ":" in config.model,
+        has_own_logs=source.samples is None
+        and (config.model.endswith(".keras") or ":" in config.model),
+        has_arrays=source.samples is not None,
     )
     patch = source.chosen_patch(config.patch, is_tiled=bool(config.tiling))
     check_split(config.split, patch)
@@ -88,11 +84,44 @@ def open_task(config: RunConfig, opened: Callable[..., DataSource] = open_source
     return Task(config=config, source=source, patch=patch)
 
 
-def _check_regions(config: RunConfig, source: DataSource) -> None:
-    """Raise ValueError for what has no regions that a network could predict."""
-    if source.targets:
+def _check_masks(config: RunConfig, source: DataSource) -> None:
+    """Raise ValueError for keys that need masks where there are none, or regions that no network
+    could predict.
+    """
+    needy = {
+        f"foreground_share={config.foreground_share}": config.foreground_share > 0,
+        f"tiling={list(config.tiling)}": bool(config.tiling),
+        "outputs = 'regions'": config.has_regions,
+    }
+    for key, is_asked in needy.items():
+        if is_asked and not source.has_masks:
+            raise ValueError(
+                f"{key} needs masks, and the data set {source.name!r} has "
+                f"{source.instead_of_masks}. Leave it out."
+            )
+    if config.has_regions:
+        region_labels(source.regions)
+
+
+def _check_arrays(config: RunConfig, source: DataSource) -> None:
+    """Raise ValueError for keys that change images of cases, which arrays are not."""
+    given = {
+        "augmentation": bool(config.augmentation),
+        "patch": config.patch not in (None, source.patch),
+        "patches_per_case": config.patches_per_case > 1,
+        "evaluation_halo": config.evaluation_halo > 0,
+        "pipeline": config.pipeline == "device",
+        "tournament": bool(config.tournament),
+    }
+    for key, is_given in given.items():
+        if is_given:
+            raise ValueError(
+                f"{key} = {json.dumps(getattr(config, key))} is for images of cases, and the data "
+                f"set {source.name!r} has arrays, whose samples are used as they are. Leave it "
+                "out; what changes samples belongs in the model, as layers of Keras."
+            )
+    if metrics := [one for one in case_metrics(config.metrics) if one.kind != OWN]:
         raise ValueError(
-            f"outputs = 'regions' needs masks, and the data set {source.name!r} has numbers to "
-            f"predict: {', '.join(source.targets)}. Leave it out."
+            f"metrics names {metrics[0].name!r}, which measures masks, and the data set "
+            f"{source.name!r} has arrays. Name metrics of Keras, such as 'accuracy' or 'mae'."
         )
-    region_labels(source.regions)

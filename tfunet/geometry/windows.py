@@ -40,7 +40,11 @@ def plan_windows(extent: Sequence[int], patch: Sequence[int], halo: int = 0) -> 
         [(begin, start - begin, stop - begin) for begin, start, stop, _ in parts]
         for parts in map(axis_parts, extent, patch, [halo] * len(extent))
     ]
-    return [Window(*zip(*corner, strict=True)) for corner in product(*axes)]
+    # Not zip: a sample without spatial axes is a window, too.
+    return [
+        Window(*(tuple(part[at] for part in corner) for at in range(3)))
+        for corner in product(*axes)
+    ]
 
 
 def padding_before(extent: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:

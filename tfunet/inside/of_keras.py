@@ -96,6 +96,15 @@ def compiled_metrics(model: keras.Model) -> Any:
     return model._compile_metrics
 
 
+def mode_of_metric(metric: Any) -> str | None:
+    """Return "max" or "min" for what is better of a metric; None where it does not say so.
+
+    Keras's own know it. A class of the user's own says it as `direction`, "up" or "down".
+    """
+    said = getattr(metric, "direction", getattr(metric, "_direction", None))
+    return {"up": "max", "down": "min"}.get(str(said))
+
+
 def compile_config(model: keras.Model) -> Any:
     """Return what a model was compiled with, as it was given; None if it was not compiled."""
     return getattr(model, "_compile_config", None)

@@ -43,7 +43,7 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 def make(name: str, options: dict[str, Any]) -> keras.Loss:
     """Return the loss that a configuration names: of LOSSES, of keras.losses, or the user's."""
     if name not in LOSSES and ":" not in name:
-        kind = getattr(keras.losses, name, None)
+        kind = _of_keras(name)
         if not (isinstance(kind, type) and issubclass(kind, keras.Loss)):
             known = [*LOSSES, *(key for key in vars(keras.losses) if key[0].isupper())]
             raise unknown("loss", name, known)
@@ -58,6 +58,16 @@ def make(name: str, options: dict[str, Any]) -> keras.Loss:
     if not isinstance(loss, keras.Loss):
         raise ValueError(f"The loss {name!r} is a {type(loss).__name__}; it must be a keras.Loss.")
     return in_own_dtype(loss)
+
+
+def _of_keras(name: str) -> Any:
+    """Return the loss of Keras with this name, as "MeanSquaredError" or "mean_squared_error"."""
+    plain = {key.lower(): kind for key, kind in vars(keras.losses).items() if key[0].isupper()}
+    return (
+        getattr(keras.losses, name, None)
+        if name[:1].isupper()
+        else plain.get(name.replace("_", ""))
+    )
 
 
 def in_own_dtype(loss: keras.Loss) -> keras.Loss:

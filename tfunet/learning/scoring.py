@@ -1,6 +1,7 @@
 """What an evaluation sums over the voxels of cases, and the scores that come of it.
 
-A scoring has two forms: regions of masks, and numbers that are predicted for a whole case.
+A scoring has three forms: regions of masks, numbers that are predicted for a whole case, and
+samples of arrays, which only metrics of Keras score.
 """
 
 import math
@@ -26,7 +27,7 @@ class Scoring(Protocol):
         window_shape: What is summed for a window.
         shape: What is summed for a case: (names, sums). The last sum is that of voxels.
         num_classes: Classes in the confusion matrix; 0 without one.
-        table: The table of the run folder that has a row for each case and name.
+        table: The table of the run folder that has a row for each case and name; "" for none.
     """
 
     @property
@@ -181,3 +182,31 @@ class TargetScoring:
             for column, target in enumerate(self.targets):
                 numbers = (float(table[row, column]) for table in columns)
                 yield {"case": case, "target": target, **dict(zip(names, numbers, strict=True))}
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SampleScoring:
+    """Counts the samples of arrays, so that each is known to be scored once."""
+
+    num_classes: int = 0
+    table: str = ""
+    window_shape: tuple[int, ...] = (1, 1)
+    shape: tuple[int, int] = (1, 1)
+
+    def sums(self, output: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        extent = tf.cast(batch["core_stop"] - batch["core_start"], tf.float64)
+        places = tf.reduce_prod(extent, axis=-1) * tf.cast(batch["valid"], tf.float64)
+        return places[:, tf.newaxis, tf.newaxis]
+
+    def case_sums(self, windows: np.ndarray) -> np.ndarray:
+        return windows
+
+    def confusion(self, windows: np.ndarray) -> np.ndarray:
+        return np.zeros((0, 0))
+
+    def means(self, sums: np.ndarray) -> dict[str, float]:
+        return {}
+
+    def rows(self, sums: np.ndarray, case_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        return iter(())

@@ -1,5 +1,6 @@
 """Makes the model that a configuration names: ours, the user's function, or a .keras file."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,12 @@ from tfunet.models.keras_errors import cause_line
 
 
 def make_model(
-    name: str, *, image_shape: tuple[int, ...], num_classes: int, options: Mapping[str, Any]
+    name: str,
+    *,
+    image_shape: tuple[int, ...],
+    num_classes: int,
+    options: Mapping[str, Any],
+    is_free: bool = False,
 ) -> keras.Model:
     """Return the model, built.
 
@@ -24,13 +30,16 @@ def make_model(
         image_shape: (*spatial, channels).
         num_classes: Labels of the mask, with background.
         options: Keyword arguments of the builder.
+        is_free: Whether a builder of the user's own need not take shape and number of classes.
     """
     if is_file(name):
         return _load(Path(name), options)
     build = resolve("model", name, MODELS, keras.Model, has_arguments=True)
-    model = call(
-        "model", build, options, ref=name, image_shape=image_shape, num_classes=num_classes
-    )
+    fixed: dict[str, Any] = {"image_shape": image_shape, "num_classes": num_classes}
+    if is_free:
+        taken = inspect.signature(build).parameters
+        fixed = {key: value for key, value in fixed.items() if key in taken and key not in options}
+    model = call("model", build, options, ref=name, **fixed)
     if not isinstance(model, keras.Model):
         kind = type(model)
         raise ValueError(

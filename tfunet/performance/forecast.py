@@ -60,7 +60,9 @@ def forecast(
 
     Raises ValueError for a configuration that cannot be trained.
     """
-    step = traced_step(config, open_task(config))
+    task = open_task(config)
+    task.source.check_images("a prediction of memory and time")
+    step = traced_step(config, task)
     trace = step.trace
     memory = Memory(
         limit_bytes=memory_bytes or device.memory_bytes,

@@ -68,6 +68,11 @@ def read_finished_run(folder: RunFolder, weights: str | None = None) -> Finished
             "and this command writes masks. Its predictions of the validation cases are in "
             f"errors.csv; for other images load {path.name} with Keras."
         )
+    if data.get("arrays"):
+        raise ValueError(
+            f"The run in {folder.path} was trained on arrays, and this command reads images. Load "
+            f"{path.name} with Keras, and call its predict."
+        )
     return FinishedRun(config=config, data=data, weights=path)
 
 

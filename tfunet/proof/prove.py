@@ -237,7 +237,7 @@ def _sizes(attempt: Attempt, data: RunData, network: Network) -> list[Size]:
     if data.tiles is not None:
         tiles = small.small_tiles(data.tiles, patch, steps)
         found.insert(0, (tiles.grid.image, tiles))
-    elif not is_file(config.model):
+    elif not is_file(config.model) and data.cases.samples is None:
         found.insert(0, (small.small_patch(patch, steps, parts), None))
     window = math.prod(data.input_shape[:-1])
     of_voxel = small.step_flops(network.model, len(patch)) / window

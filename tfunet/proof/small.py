@@ -98,7 +98,8 @@ def small_config(config: RunConfig, patch: Sequence[int], tiles: Tiles | None) -
         count = tiles_each_turn // math.gcd(tiles_each_turn, tiles.grid.num_tiles)
     return replace(
         config,
-        patch=tuple(patch),
+        # Arrays have the shape that they have.
+        patch=tuple(patch) if config.patch or len(patch) in (2, 3) else None,
         tiling=tiling,
         global_batch=max(2, count) if tiles is None or count > 1 else 1,
         replica_batch=None,
@@ -122,16 +123,18 @@ def small_config(config: RunConfig, patch: Sequence[int], tiles: Tiles | None) -
 
 def real_samples(
     data: RunData, patch: Sequence[int], count: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return images, masks and numbers to predict, cut from training cases, no two alike.
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return images, and the truth as batches have it, cut from training cases, no two alike.
 
     The same in every process. Images are (count, *patch, channels) float32, masks (count, *patch)
-    uint8.
+    uint8. Arrays are as they are.
     """
+    chosen = [data.split.train[number % len(data.split.train)] for number in range(count)]
+    if (samples := data.cases.samples) is not None:
+        return samples.x[chosen], {"target": samples.y[chosen]}
     rng = np.random.default_rng(0)
     images: list[np.ndarray] = []
     masks: list[np.ndarray] = []
-    chosen = [data.split.train[number % len(data.split.train)] for number in range(count)]
     for case in chosen:
         image = stored_voxels(data.cases, case, image=True, padded=True)
         mask = stored_voxels(data.cases, case, padded=True)
@@ -153,5 +156,7 @@ def real_samples(
         images.append(cut)
         masks.append(labels)
     targets: Any = data.cases.targets
-    numbers = np.array([targets[case] for case in chosen], np.float32) if targets else None
-    return np.stack(images), np.stack(masks), numbers
+    truth = {"mask": np.stack(masks)}
+    if targets:
+        truth["target"] = np.array([targets[case] for case in chosen], np.float32)
+    return np.stack(images), truth

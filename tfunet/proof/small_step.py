@@ -50,10 +50,12 @@ class ProofTrial:
     def __init__(self, attempt: Attempt, data: RunData, network: Network, dtype: str) -> None:
         self.attempt, self.data, self.network, self.dtype = attempt, data, network, dtype
         patch = data.task.patch
-        images, masks, numbers = small.real_samples(data, patch, attempt.config.global_samples)
-        self._images, self._truth = images.astype(dtype), {"mask": masks}
-        if numbers is not None:
-            self._truth["target"] = numbers.astype(dtype)
+        images, truth = small.real_samples(data, patch, attempt.config.global_samples)
+        # Whole numbers stay: masks, tokens, classes.
+        self._images, self._truth = (
+            of_dtype(images, dtype),
+            {name: of_dtype(value, dtype) for name, value in truth.items()},
+        )
         self.left_out = left_out(network.model, attempt.config)
         self.compared: tuple[list[np.ndarray], Taken] = [], Taken()
         self.num_steps = 2 if changed_by_passes([network.model]) else 1
@@ -259,6 +261,11 @@ def _move_weights(network: Network) -> None:
         rng = np.random.default_rng(numbers[id(variable)])
         noise = np.resize(rng.standard_normal(NOISE), value.shape).astype(value.dtype)
         variable.assign(np.where(value == 0, 0.02 * noise, value * (1 + 0.1 * noise)))
+
+
+def of_dtype(array: np.ndarray, dtype: str) -> np.ndarray:
+    """Return an array in this type if it holds numbers with a fraction."""
+    return array.astype(dtype) if array.dtype.kind == "f" else array
 
 
 def finite(losses: dict[str, Any]) -> bool:

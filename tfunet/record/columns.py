@@ -33,10 +33,11 @@ DATA = {
     "patch": list[Positive],
     "preparation": dict[str, Any] | None,
 }
-# Targets are only of data sets without masks, and regions of networks that predict them; earlier
-# versions wrote less.
+# Targets and arrays are only of data sets without masks, and regions of networks that predict them;
+# earlier versions wrote less.
 MORE_DATA = {
     "targets": list[str] | None,
+    "arrays": bool | None,
     "regions": dict[str, list[Positive]] | None,
     "label_names": list[str] | None,
     "training_files": list[str] | None,

@@ -108,7 +108,7 @@ def _turns(
         why = error if isinstance(error, WriteError) else "no memory is left for them."
         attempt.say(f"Left out, what more steps would have told: {why}")
         return None
-    if line := input_bound.share_line(turns):
+    if line := input_bound.share_line(turns, are_images=trainer.data.task.source.samples is None):
         attempt.say(line)
     return turns
 

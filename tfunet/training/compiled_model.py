@@ -49,6 +49,7 @@ def compiled_model(
             config.model,
             image_shape=image_shape or (*task.patch, task.source.channels),
             num_classes=task.num_outputs,
+            is_free=task.source.samples is not None,
             options=config.model_options,
         )
     if initial_weights is not None:
@@ -58,7 +59,7 @@ def compiled_model(
             model,
             optimizers.make(config, num_replicas, steps_per_epoch),
             loss=loss,
-            metrics=batch_metrics(model, task.source, metrics),
+            metrics=batch_metrics(model, task.source, metrics, loss),
             say=say,
         )
         model.optimizer.build(model.trainable_variables)
@@ -71,11 +72,17 @@ def weighing_model(model: keras.Model, config: RunConfig) -> AbstractContextMana
     return weighing(sum(sizes) * tf.float32.size, config.optimizer, device_bytes())
 
 
-def batch_metrics(model: keras.Model, source: DataSource, names: Sequence[str]) -> list[Any]:
-    """Return the Keras metrics with these names, and the user's, for the output of a model."""
+def batch_metrics(
+    model: keras.Model, source: DataSource, names: Sequence[str], loss: keras.Loss
+) -> list[Any]:
+    """Return the Keras metrics with these names, and the user's, for the output of a model.
+
+    Without masks the loss says whether outputs are logits.
+    """
+    takes_logits = bool(loss.get_config().get("from_logits", False))
     named = [name for name in names if ":" not in name]
     own = [make_own(name) for name in names if ":" in name]
-    if source.targets:
+    if not source.has_masks and not takes_logits:
         return [*named, *own]
     shape = getattr(model, "output_shape", None)
     return [*of_logits(named, shape[-1] if isinstance(shape, tuple) else None), *own]

@@ -71,10 +71,8 @@ class Trainer:
             is_shared=stages is not None and stages.shares_metrics,
         )
         self.steps = self._steps()
-        # Metrics of batches first, then those of whole validation cases.
-        self.metric_names = self._metrics.names()
-        if data.whole_cases is not None:
-            self.metric_names += data.whole_cases.score_names
+        # Metrics of batches first, then those of the validation.
+        self.metric_names = [*self._metrics.names(), *self.validation.metric_names]
         self.logbook = Logbook(attempt, data, network, resumed, self.metric_names)
         self._keras_callbacks = keras.callbacks.CallbackList(
             callbacks.all,

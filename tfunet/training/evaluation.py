@@ -1,8 +1,8 @@
 """Scores each voxel of each validation case once, on any number of replicas."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from tfunet.learning.losses import per_sample
 from tfunet.learning.own_part import own_part, own_pixels
 from tfunet.learning.scoring import Scoring
 from tfunet.swap import LargeModelSupport
+from tfunet.training.state import ValidationMetrics
 from tfunet.training.whole_cases import CaseValues, WholeCases
 
 # Keys of what a step of an evaluation returns.
@@ -29,7 +30,8 @@ LABELLED = ("labels", *PLACES)
 @dataclass(frozen=True, kw_only=True)
 class Scores:
     """The result of an evaluation, the same in every process: the mean loss over windows, the sums
-    (cases, *scoring.shape) float64, the confusion matrix of all cases, and metrics of whole cases.
+    (cases, *scoring.shape) float64, the confusion matrix of all cases, metrics of whole cases, and
+    those of Keras over all samples of arrays.
     """
 
     loss: float
@@ -37,6 +39,7 @@ class Scores:
     confusion: np.ndarray
     scoring: Scoring
     metrics: CaseValues | None = None
+    of_samples: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def voxels(self) -> np.ndarray:
@@ -46,7 +49,7 @@ class Scores:
     def logs(self) -> dict[str, float]:
         """Return what Keras callbacks see; means over cases."""
         means = {} if self.metrics is None else self.metrics.means()
-        means |= {"loss": self.loss, **self.scoring.means(self.sums)}
+        means |= {"loss": self.loss, **self.of_samples, **self.scoring.means(self.sums)}
         return {f"val_{name}": float(value) for name, value in means.items()}
 
     def case_rows(self, epoch: int, case_ids: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -65,6 +68,7 @@ class Evaluation:
         labels: Returns the predicted labels of an output and a batch that tells places; with it,
             an evaluation can also give the labels.
         whole_cases: Measures each case from its labels.
+        metrics: Metrics of Keras over all samples together.
     """
 
     def __init__(
@@ -80,12 +84,16 @@ class Evaluation:
         prepare: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]] = lambda batch: batch,
         labels: Callable[..., tf.Tensor] | None = None,
         whole_cases: WholeCases | None = None,
+        metrics: ValidationMetrics | None = None,
     ) -> None:
         self._backend = backend
         self._pipeline = pipeline
         self._num_cases = num_cases
         self._scoring = scoring
         self._whole_cases = whole_cases
+        self._metrics = metrics
+        # Devices that share samples have the whole output each.
+        self._num_parts = math.prod(pipeline.split)
 
         def scored(batch: dict[str, tf.Tensor], output: tf.Tensor) -> dict[str, tf.Tensor]:
             truth, share = truth_of(batch), batch["valid"]
@@ -99,11 +107,13 @@ class Evaluation:
             }
             if labels is not None:
                 found["labels"] = tf.cast(labels(output, batch), tf.uint8)
+            if metrics is not None:
+                found["state"] = metrics.added(truth, output, share)
             return found
 
         def replica_step(fed: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             batch = prepare(fed)
-            found = forward(batch, scored, partial(_nothing, scoring, batch))
+            found = forward(batch, scored, partial(_nothing, scoring, batch, metrics))
             results = {
                 "sums": found["sums"],
                 "case": batch["case"],
@@ -113,6 +123,8 @@ class Evaluation:
             if labels is not None:
                 results["labels"] = _filled(found["labels"], fed["mask"])
                 results |= {name: found[name] for name in PLACES}
+            if metrics is not None:
+                results["state"] = tf.reduce_sum(found["state"], axis=0)
             return results
 
         planned: Callable[..., Any] = replica_step
@@ -128,6 +140,7 @@ class Evaluation:
         sums = np.zeros((self._num_cases, *scoring.shape))
         confusion = np.zeros((scoring.num_classes, scoring.num_classes))
         loss = windows = 0.0
+        state = np.zeros(0 if self._metrics is None else self._metrics.size)
         if self._whole_cases is not None:
             self._whole_cases.begin()
         for batch in self._backend.feed(self._pipeline):
@@ -139,16 +152,23 @@ class Evaluation:
             confusion += scoring.confusion(rows)
             loss += float(output["loss"].sum())
             windows += float(output["windows"].sum())
+            if self._metrics is not None:
+                state += results["state"].numpy().reshape(-1, state.size).sum(axis=0)
             if self._whole_cases is not None:
                 self._whole_cases.add(output | {key: results[key].numpy() for key in LABELLED})
         means = np.array([loss, windows])
-        total = self._backend.sum(np.concatenate([sums.ravel(), confusion.ravel(), means]))
+        parts = (sums.ravel(), confusion.ravel(), means, state)
+        total = self._backend.sum(np.concatenate(parts))
+        summed = np.split(total, np.cumsum([part.size for part in parts])[:-1])
         return Scores(
-            loss=float(total[-2] / total[-1]),
-            sums=total[: sums.size].reshape(sums.shape),
-            confusion=total[sums.size : -2].reshape(confusion.shape),
+            loss=float(summed[2][0] / summed[2][1]),
+            sums=summed[0].reshape(sums.shape),
+            confusion=summed[1].reshape(confusion.shape),
             scoring=scoring,
             metrics=None if self._whole_cases is None else self._whole_cases.measure(begin),
+            of_samples={}
+            if self._metrics is None
+            else self._metrics.results(summed[3] / self._num_parts),
         )
 
     def predict(
@@ -167,14 +187,17 @@ class Evaluation:
             add({key: results[key].numpy() for key in ("case", *LABELLED)})
 
 
-def _nothing(scoring: Scoring, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def _nothing(
+    scoring: Scoring, batch: dict[str, tf.Tensor], metrics: ValidationMetrics | None
+) -> dict[str, tf.Tensor]:
     """Return what is found in windows that another stage scores: an empty core."""
     rows = batch["valid"].shape
     return {
         "sums": tf.zeros((*rows, *scoring.window_shape), tf.float64),
         "loss": tf.zeros(rows),
         "share": tf.zeros(rows),
-        "labels": tf.zeros_like(batch["mask"]),
+        **({"labels": tf.zeros_like(batch["mask"])} if "mask" in batch else {}),
+        **({} if metrics is None else {"state": tf.zeros((1, metrics.size), tf.float64)}),
         **{name: tf.zeros_like(batch[name]) for name in PLACES if name in batch},
     }
 

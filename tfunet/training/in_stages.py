@@ -65,7 +65,7 @@ class InStages:
             model,
             self._optimizer(),
             loss=loss,
-            metrics=batch_metrics(model, source, of_batches(attempt.config.metrics)),
+            metrics=batch_metrics(model, source, of_batches(attempt.config.metrics), loss),
             say=attempt.say,
         )
         return model
@@ -143,6 +143,7 @@ class InStages:
             config.model,
             image_shape=self._data.input_shape,
             num_classes=task.num_outputs,
+            is_free=task.source.samples is not None,
             options=config.model_options,
         )
         has_values = (

@@ -60,14 +60,17 @@ def share(pairs: Sequence[tuple[float, ...]]) -> float | None:
     return statistics.median(bound / real for real, bound, *_ in pairs) if pairs else None
 
 
-def share_line(pairs: Sequence[tuple[float, ...]]) -> str:
+def share_line(pairs: Sequence[tuple[float, ...]], *, are_images: bool = True) -> str:
     """Return `share` in words; "" where the steps hardly wait for their data."""
     reached = share(pairs)
     if reached is None or reached >= FEW_WAITS:
         return ""
+    what, help_words = "images", "More CPU cores, or less augmentation,"
+    if not are_images:
+        what, help_words = "samples", "Larger batches, or more CPU cores,"
     return (
-        f"Steps waited for their images: with all data in memory they take {1 - reached:.0%} less "
-        "time. More CPU cores, or less augmentation, would make this run faster."
+        f"Steps waited for their {what}: with all data in memory they take {1 - reached:.0%} less "
+        f"time. {help_words} would make this run faster."
     )
 
 

@@ -178,7 +178,8 @@ class Logbook:
             return
         rows = scores.case_rows(epoch, self._data.validation_ids)
         names = () if scores.metrics is None else scores.metrics.names
-        self._attempt.folder.write_cases(rows, scores.scoring.table, names)
+        if scores.scoring.table:
+            self._attempt.folder.write_cases(rows, scores.scoring.table, names)
         if scores.confusion.size:
             labels = self._data.task.source.label_names().values()
             text = confusion_csv(scores.confusion, labels)
@@ -193,6 +194,12 @@ class Logbook:
         if not self._attempt.topology.is_chief:
             return
         logs, source = self._progress.logs, self._data.task.source
+        if source.samples is not None:
+            names = ["val_loss", *(name for name in self._metrics if name.startswith("val_"))]
+            shown = ", ".join(f"{name} {logs[name]:.4g}" for name in names)
+            samples = counted(len(self._data.split.validation), "validation sample")
+            self._attempt.say(f"Over {samples}: {shown}.")
+            return self._say_divergence()
         scores = [f"{name} {logs[f'val_dice_{name}']:.3f}" for name in source.regions]
         scores += [f"{name} {logs[f'val_mae_{name}']:.3g}" for name in source.targets]
         measure = "Mean Dice" if source.regions else "Mean absolute error"
@@ -202,9 +209,12 @@ class Logbook:
             found = region_scores(typed_rows(self._attempt.folder.path / "cases.csv", CASE_COUNTS))
             for line in filter(None, (dataset_iou_line(found), absent_line(found))):
                 self._attempt.say(line)
+        self._say_divergence()
+
+    def _say_divergence(self) -> None:
         losses = typed_rows(self._attempt.folder.path / "steps.csv", {"loss": number})
         first = next((row["loss"] for row in losses), math.nan)
-        if words := warning(first, logs["loss"]):
+        if words := warning(first, self._progress.logs["loss"]):
             self._attempt.say(f"warning: {words}")
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ def build(attempt: Attempt, data: RunData, placing: Placing) -> Network:
             made.loss,
             image=batch["image"].numpy()[:1],
             truth=truth_of(batch).numpy()[:1],
-            outputs=outputs_of(data.task),
+            outputs=outputs_of(data.task) if data.task.source.samples is None else None,
             targets=tuple(data.task.source.targets),
             support=placed.support,
             run=placed.run,

@@ -40,16 +40,16 @@ def inspect(
     *,
     image: np.ndarray,
     truth: np.ndarray,
-    outputs: Outputs,
+    outputs: Outputs | None,
     targets: Sequence[str] = (),
     support: LargeModelSupport | None = None,
     run: Callable[..., tf.Tensor] | None = None,
 ) -> Preflight:
     """Check the model and its loss with one batch; neither changes.
 
-    The truth is a mask with labels, or the numbers of `targets`. `run` calls a
-    forward pass with an image on every device, and returns the whole output; by default one device
-    has it all.
+    The truth is a mask with labels, which `outputs` stand for, or the numbers of `targets`, or
+    that of arrays. `run` calls a forward pass with an image on every device, and returns the whole
+    output; by default one device has it all.
 
     Raises ValueError for an output that does not fit the truth, for probabilities instead of
     logits, and for a loss that expects probabilities, or the other kind of truth.
@@ -57,7 +57,7 @@ def inspect(
     output, kinds = _forward(model, image, support, run)
     if targets:
         _check_numbers(tuple(output.shape), truth.shape, targets)
-    else:
+    elif outputs is not None:
         _check_shape(tuple(output.shape), truth.shape, outputs)
     if not model.trainable_variables:
         raise ValueError("The model has no trainable weights; there is nothing to train.")
@@ -69,6 +69,8 @@ def inspect(
     _check_reduction(loss.each if isinstance(loss, RegionLoss) else loss)
     if targets:
         _check_loss_of_numbers(loss, targets)
+    elif outputs is None:
+        _check_loss_of_arrays(loss, truth, output)
     else:
         _check_logits(output, kinds, outputs)
         if isinstance(loss, RegionLoss):
@@ -179,6 +181,17 @@ def _check_loss_of_numbers(loss: keras.Loss, targets: Sequence[str]) -> None:
         )
 
 
+def _check_loss_of_arrays(loss: keras.Loss, truth: np.ndarray, output: np.ndarray) -> None:
+    if type(loss).__module__.startswith("tfunet."):
+        is_whole = truth.dtype.kind in "iu"
+        instead = "SparseCategoricalCrossentropy" if is_whole else "MeanSquaredError"
+        raise ValueError(
+            f"The loss {loss.name!r} compares with masks, and y is an array of {truth.dtype} "
+            f"{truth.shape[1:]} a sample. Name a loss of Keras, such as loss = {instead!r}; one "
+            "that takes logits also needs loss_options.from_logits = true."
+        )
+
+
 def _check_logits(output: np.ndarray, kinds: frozenset[str], outputs: Outputs) -> None:
     """Refuse probabilities, by what made them and, where that does not tell, by their values."""
     if kinds <= FREE:
@@ -205,7 +218,7 @@ def _check_samples(loss: keras.Loss, truth: np.ndarray, output: np.ndarray) -> N
     """
 
     def losses(number: int) -> np.ndarray:
-        masks, logits = ([array, np.flip(array, 1)][:number] for array in (truth, output))
+        masks, logits = ([array, _another(array)][:number] for array in (truth, output))
         values = per_sample(loss, tf.concat(masks, 0), tf.concat(logits, 0))
         return keras.ops.convert_to_numpy(values)
 
@@ -233,6 +246,11 @@ def _check_samples(loss: keras.Loss, truth: np.ndarray, output: np.ndarray) -> N
             f"one sample its call gets {shapes}: a product of shapes that do not fit mixes them, "
             "so remove the last axis of y_pred, or add one to y_true."
         )
+
+
+def _another(array: np.ndarray) -> np.ndarray:
+    """Return another sample; a label for a whole sample stays."""
+    return np.flip(array, tuple(range(1, array.ndim))[:1])
 
 
 # Losses of Keras after which a logit of 0 would not tell background from foreground.

@@ -136,6 +136,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         **_dataset_scores(data.task.source.regions, progress.logs),
         **({"mae": errors} if errors else {}),
         "metrics": {name: _finite(progress.logs.get(name)) for name in trainer.metric_names},
+        **({"scores": modes} if (modes := trainer.validation.score_modes()) else {}),
         "weights_hash": progress.weights_hash,
         "samples_hash": progress.samples_hash,
         "checks": checks,

@@ -35,7 +35,7 @@ from tfunet.data.told_at_begin import told_at_begin
 from tfunet.files.printable import printable
 from tfunet.learning.case_metrics import check_library, tolerances
 from tfunet.learning.own_metric import load_own, of_cases
-from tfunet.learning.scoring import RegionScoring, Scoring, TargetScoring
+from tfunet.learning.scoring import RegionScoring, SampleScoring, Scoring, TargetScoring
 from tfunet.population.shares import share_of
 from tfunet.prediction.pixel_sizes import trained_sizes
 from tfunet.prediction.trained_cases import seen_before
@@ -98,8 +98,10 @@ class RunData:
     def scoring(self, cases: Sequence[int]) -> Scoring:
         """Return how these cases are scored."""
         source = self.task.source
-        if not source.targets:
+        if source.has_masks:
             return _region_scoring(self.task)
+        if source.samples is not None:
+            return SampleScoring()
         return TargetScoring(
             targets={
                 name: tuple(values[case] for case in cases)
@@ -110,7 +112,7 @@ class RunData:
     @property
     def labels(self) -> Callable[..., tf.Tensor] | None:
         """Returns the labels that the model predicts for a batch; None without masks."""
-        return None if self.task.source.targets else _region_scoring(self.task).labels
+        return _region_scoring(self.task).labels if self.task.source.has_masks else None
 
     def first_windows(self) -> dict[str, tf.Tensor]:
         """Return a batch of whole windows of the validation cases."""
@@ -167,9 +169,12 @@ def open_data(attempt: Attempt) -> RunData:
     attempt.begin("setting up the model")
     source = task.source
     split, num_left_out = _shared_split(attempt, source, cases.defects)
-    check_classes(source, cases, split)
-    for line in lines_of_doubt(source, cases, split):
-        attempt.say(f"warning: {line}")
+    if source.samples is None:
+        check_classes(source, cases, split)
+        for line in lines_of_doubt(source, cases, split):
+            attempt.say(f"warning: {line}")
+    else:
+        _check_same(attempt, source.name, source.samples.content)
     weights = shared_weights(attempt, source, cases, split.train)
     if not checkpoint.exists(folder):
         for line in (held_out_line(split, source), *told_at_begin(config, source, weights)):
@@ -202,7 +207,7 @@ def open_data(attempt: Attempt) -> RunData:
             num_replicas=config.num_replicas,
             split=config.split,
             stages=config.stages,
-            tells_places=not source.targets,
+            tells_places=source.has_masks,
             grid=None if tiles is None else tiles.grid,
         ),
         whole_cases=whole_cases,
@@ -210,6 +215,19 @@ def open_data(attempt: Attempt) -> RunData:
         tiles=tiles,
         class_weights=weights,
     )
+
+
+def _check_same(attempt: Attempt, name: str, content: str) -> None:
+    """Raise ValueError in a process whose arrays are not those of the chief."""
+    text = content.encode() if attempt.topology.is_chief else b""
+    own = np.frombuffer(text, np.uint8)
+    shared = checkpoint.share_bytes(attempt.backend, attempt.topology, own)
+    if shared.decode() != content:
+        raise ValueError(
+            f"The data set {name!r} has other arrays in this process than in the first one. Give "
+            "what it draws, or shuffles, a seed: np.random.default_rng(0), shuffle(1000, seed=0, "
+            "reshuffle_each_iteration=False). Its order need not be random: tfunet shuffles."
+        )
 
 
 def _write_facts(
@@ -238,6 +256,7 @@ def _write_facts(
             "patch": task.patch if tiles is None else tiles.window,
             "preparation": source.preparation,
             **({"targets": list(source.targets)} if source.targets else {}),
+            **({} if source.samples is None else {"arrays": True}),
             **({"regions": source.regions} if config.has_regions else {}),
             "label_names": list(source.label_names().values()),
             "training_files": training_files(source, split),
@@ -283,10 +302,10 @@ def _whole_cases(
     metrics, source = of_cases(attempt.config.metrics), task.source
     if not metrics:
         return None
-    if source.targets:
+    if not source.has_masks:
         raise ValueError(
             f"metrics names {metrics[0].name!r}, which measures masks, and the data set "
-            f"{source.name!r} has numbers to predict. Leave it out."
+            f"{source.name!r} has {source.instead_of_masks}. Leave it out."
         )
     check_library(metrics)
     load_own(metrics)

@@ -1,8 +1,8 @@
 """Variables of a run that are broadcast and averaged, and the state of its metrics."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, final
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
 from tfunet.graph.traced import traced
+from tfunet.inside.of_keras import compiled_metrics, mode_of_metric
 
 
 def broadcast(backend: Backend, topology: Topology, variables: Sequence[Any]) -> None:
@@ -85,23 +86,78 @@ class MetricState:
 
     def results(self, total: np.ndarray) -> dict[str, float]:
         """Return the value of every metric for a summed state."""
-        logs: dict[str, float] = {}
-        start = 0
-        for metric in self._model.metrics:
-            values = []
-            for variable in metric.variables:
-                size = int(np.prod(variable.shape))
-                part = total[start : start + size].reshape(variable.shape)
-                values.append(keras.ops.convert_to_tensor(part.astype(variable.dtype)))
-                start += size
-            result = metric.stateless_result(values)
-            named = result if isinstance(result, dict) else {metric.name: result}
-            for key, value in named.items():
-                # Tensors of one number, not tables and arrays.
-                if isinstance(value, dict) or np.size(value) != 1:
-                    raise ValueError(
-                        f"The metric {metric.name!r} has a result of {type(value).__name__}, shape "
-                        f"{np.shape(value)}. Let result() return a number, or a dict of numbers."
-                    )
-                logs[key] = float(np.reshape(value, ()))
-        return logs
+        return results_of(self._model.metrics, total)
+
+
+def results_of(metrics: Iterable[keras.Metric], total: np.ndarray) -> dict[str, float]:
+    """Return the value of every metric for the summed state of all, one after the other.
+
+    Raises ValueError for a result that is no number.
+    """
+    logs: dict[str, float] = {}
+    start = 0
+    for metric in metrics:
+        values = []
+        for variable in metric.variables:
+            size = int(np.prod(variable.shape))
+            part = total[start : start + size].reshape(variable.shape)
+            values.append(keras.ops.convert_to_tensor(part.astype(variable.dtype)))
+            start += size
+        result = metric.stateless_result(values)
+        named = result if isinstance(result, dict) else {metric.name: result}
+        for key, value in named.items():
+            # Tensors of one number, not tables and arrays.
+            if isinstance(value, dict) or np.size(value) != 1:
+                raise ValueError(
+                    f"The metric {metric.name!r} has a result of {type(value).__name__}, shape "
+                    f"{np.shape(value)}. Let result() return a number, or a dict of numbers."
+                )
+            logs[key] = float(np.reshape(value, ()))
+    return logs
+
+
+@final
+class ValidationMetrics:
+    """The metrics of a model over all validation samples, exactly: what batches add is summed.
+
+    The state that they have in training stays as it is.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        compiled = compiled_metrics(model)
+        self._metrics = [] if compiled is None else [compiled]
+        self._variables = [one for metric in self._metrics for one in metric.variables]
+
+    @property
+    def size(self) -> int:
+        """Numbers of the state."""
+        return sum(math.prod(variable.shape) for variable in self._variables)
+
+    def added(self, truth: tf.Tensor, output: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+        """Return what the valid samples of a batch add to the state, (1, size) in float64."""
+        chosen = [tf.boolean_mask(each, valid > 0) for each in (truth, output)]
+        parts: list[tf.Tensor] = [tf.zeros(0, tf.float64)]
+        for metric in self._metrics:
+            nothing = [tf.zeros(each.shape, each.dtype) for each in metric.variables]
+            for value in metric.stateless_update_state(nothing, *chosen):
+                parts.append(tf.cast(tf.reshape(value, [-1]), tf.float64))
+        state = tf.concat(parts, 0)
+        # A metric of an empty batch need not be a number.
+        return tf.where(tf.reduce_any(valid > 0), state, tf.zeros_like(state))[tf.newaxis]
+
+    def results(self, total: np.ndarray) -> dict[str, float]:
+        """Return the value of every metric for a summed state."""
+        return results_of(self._metrics, total)
+
+    def names(self) -> list[str]:
+        """Return the names of what callbacks see."""
+        return [f"val_{name}" for name in self.results(np.zeros(self.size))]
+
+    def modes(self) -> dict[str, str | None]:
+        """Return "max" or "min" for what is better of each of these; None if it is not known."""
+        known = {
+            f"val_{metric.name}": mode_of_metric(metric)
+            for compiled in self._metrics
+            for metric in compiled.metrics
+        }
+        return {name: known.get(name) for name in self.names()}

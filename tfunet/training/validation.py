@@ -11,6 +11,7 @@ from tfunet.training.evaluation import Evaluation, Scores
 from tfunet.training.network import Network
 from tfunet.training.progress import Progress
 from tfunet.training.run_data import RunData
+from tfunet.training.state import ValidationMetrics
 from tfunet.training.whole_cases import WholeCases
 
 
@@ -35,6 +36,8 @@ class Validation:
         # Under large-model support evaluations tell labels only where metrics need them: they take
         # memory that is not to spare.
         is_free = data.labels is not None and not supports
+        has_samples = data.task.source.samples is not None
+        self._metrics = ValidationMetrics(network.model) if has_samples else None
         self.tells_labels = is_free or data.whole_cases is not None
         self.evaluation = self.of(
             data.split.validation,
@@ -64,7 +67,26 @@ class Validation:
             prepare=network.own_part,
             labels=labels,
             whole_cases=whole_cases,
+            metrics=self._metrics,
         )
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names under which callbacks see metrics of the validation."""
+        if self._data.whole_cases is not None:
+            return self._data.whole_cases.score_names
+        return [] if self._metrics is None else self._metrics.names()
+
+    def score_modes(self) -> dict[str, str | None]:
+        """Return the scores of arrays, the main one first, and which way is better of each.
+
+        The main one is the first metric of which that is known, or else the loss.
+        """
+        if self._metrics is None:
+            return {}
+        modes = {**self._metrics.modes(), "val_loss": "min"}
+        main = next(name for name, mode in modes.items() if mode is not None)
+        return {main: modes[main], **modes}
 
     def weights_hash(self) -> str:
         """Return the hash of the weights; raises CheckFailedError where replicas differ."""

@@ -64,8 +64,10 @@ def _values(run: Path, names: tuple[str, ...]) -> dict[tuple[str, str], dict[str
 
 def by_repeat(cell: Cell, name: str, region: str) -> dict[int, float]:
     """Return the mean of a metric over cases of each repeat in which a case defines it; of "Dice"
-    as the run itself has it.
+    and of scores of arrays as the run itself has it.
     """
+    if name in cell.scores:
+        return trials_by_repeat(cell.done, lambda result: result.value_of(name))
     if name == "Dice":
         return trials_by_repeat(cell.done, lambda result: result.dice.get(region))
     means = {}

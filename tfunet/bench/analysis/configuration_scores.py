@@ -33,6 +33,7 @@ class Score:
     """A metric of a region, or the mean of the main one over regions.
 
     Args:
+        mode: Which way is better, "max" or "min".
         mean: Over the repeats.
         from_best: The difference from the best configuration; None for the best itself.
         adjusted_p: p-value of `from_best`, adjusted for all pairs of configurations, or None.
@@ -42,6 +43,7 @@ class Score:
     metric: str
     region: str
     mean: Estimate
+    mode: str = "max"
     from_best: Estimate | None = None
     adjusted_p: float | None = None
     from_best_over_cases: Estimate | None = None
@@ -64,6 +66,7 @@ def scores_of_cells(
                 score,
                 metric=metric,
                 region=region,
+                mode=mode_of_score(metric, cells),
                 from_best_over_cases=_over_cases(cell, cells[0], metric, region) if at else None,
             )
             for (metric, region), scores in zip(questions, compared, strict=True)
@@ -108,9 +111,11 @@ def judged(values: Sequence[Sequence[Mapping[int, float]]]) -> list[list[Score |
 
 def main_score(cells: Sequence[Cell]) -> tuple[str, str]:
     """Return the score by which cells are ranked, and its region or target: Dice, or the dataset
-    IoU if all runs show it; of numbers the error of the first.
+    IoU if all runs show it; of numbers the error of the first; of arrays their main score.
     """
     regions = cells[0].regions
+    if cells[0].scores:
+        return next(iter(cells[0].scores)), ""
     if not regions:
         return ERROR, next(iter(cells[0].targets), "")
     region = MEAN if len(regions) > 1 else regions[0]
@@ -140,7 +145,7 @@ def _over_cases(cell: Cell, best: Cell, metric: str, region: str) -> Estimate | 
 
     A score of all cases together has none, nor has an error.
     """
-    if metric in (DATASET_IOU, ERROR):
+    if metric in (DATASET_IOU, ERROR) or metric in cell.scores:
         return None
     own, others = (_cases(each, metric, region) for each in (cell, best))
     return difference(own, others) if own and others else None
@@ -167,6 +172,11 @@ def mean_by_repeat(several: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {number: fmean(repeats[number] for repeats in several) for number in sorted(common)}
 
 
-def rank_key(metric: str, repeats: Mapping[int, float]) -> float:
+def mode_of_score(metric: str, cells: Sequence[Cell]) -> str:
+    """Return "min" where less of a score is better, and "max" of others."""
+    return "min" if metric == ERROR else cells[0].scores.get(metric) or "max"
+
+
+def rank_key(mode: str, repeats: Mapping[int, float]) -> float:
     """Return what sorts the best first."""
-    return mean(repeats).value * (1 if metric == ERROR else -1)
+    return mean(repeats).value * (1 if mode == "min" else -1)

@@ -15,6 +15,7 @@ from tfunet.bench.analysis.configuration_scores import (
     judged,
     main_score,
     mean_by_repeat,
+    mode_of_score,
     rank_key,
     scores_of_cells,
     values_by_repeat,
@@ -127,14 +128,19 @@ def by_setting(ranking: Ranking) -> list[Ranking]:
                 for value in values
             ]
             if all(repeats for _, repeats in levels):
-                levels.sort(key=lambda level: rank_key(main.metric, level[1]))
+                levels.sort(key=lambda level: rank_key(main.mode, level[1]))
                 found.append((" and ".join(keys), levels))
     compared = judged([[repeats for _, repeats in levels] for _, levels in found])
     return [
         Ranking(
             shared=ranking.shared,
             configurations=tuple(
-                replace(each, scores=(replace(score, metric=main.metric, region=main.region),))
+                replace(
+                    each,
+                    scores=(
+                        replace(score, metric=main.metric, region=main.region, mode=main.mode),
+                    ),
+                )
                 for (each, _), score in zip(levels, scores, strict=True)
                 if score is not None
             ),
@@ -160,7 +166,7 @@ def speed_ranking(families: Sequence[Family]) -> Ranking | None:
     shared, chosen = max(groups.values(), key=lambda group: len(group[1]), default=({}, {}))
     if len(chosen) < 2:
         return None
-    members = sorted(chosen.values(), key=lambda each: rank_key(SPEED, each.cell.speeds))
+    members = sorted(chosen.values(), key=lambda each: rank_key("max", each.cell.speeds))
     (scores,) = judged([[each.cell.speeds for each in members]])
     return Ranking(
         shared=shared,
@@ -188,7 +194,7 @@ def _chosen(families: Sequence[Family]) -> Iterator[tuple[Family, Cell]]:
     scored = {
         number: cells
         for number, family in enumerate(families)
-        if (cells := [cell for cell in family.cells if cell.mean_dice is not None or cell.targets])
+        if (cells := [cell for cell in family.cells if cell.main_score is not None or cell.targets])
         and not any(trial.config.tournament for cell in cells for trial in cell.trials)
     }
     labels = [[cell.label for cell in cells] for cells in scored.values()]
@@ -226,9 +232,11 @@ def _have_same_masks(one: Mapping[int, Any], other: Mapping[int, Any]) -> bool:
 def _rank(
     masks: Mapping[int, Mapping[str, Any]], members: Sequence[Configuration], label: str
 ) -> Ranking:
-    regions = members[0].cell.regions or members[0].cell.targets
+    of_arrays = members[0].cell.scores
+    regions = members[0].cell.regions or members[0].cell.targets or ("",)
     main = first, _ = main_score([each.cell for each in members])
-    members = sorted(members, key=lambda each: rank_key(first, values_by_repeat(each.cell, *main)))
+    mode = mode_of_score(first, [each.cell for each in members])
+    members = sorted(members, key=lambda each: rank_key(mode, values_by_repeat(each.cell, *main)))
     # In what all agree is said once, above them.
     own = _differing([each.settings for each in members])
     metrics = dict.fromkeys(
@@ -236,7 +244,9 @@ def _rank(
     )
     others = [
         (metric, region)
-        for metric in dict.fromkeys((first, *(("Dice",) if first == DATASET_IOU else ()), *metrics))
+        for metric in dict.fromkeys(
+            (first, *of_arrays, *(("Dice",) if first == DATASET_IOU else ()), *metrics)
+        )
         for region in regions
         if (metric, region) != main
     ]

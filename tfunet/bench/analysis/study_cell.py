@@ -20,9 +20,10 @@ class Cell:
     Args:
         speed_up_repeats: Speed-up of every repeat, against the same repeat of the baseline, or
             against its median.
-        dice_difference: Mean Dice minus that of the baseline; None without a baseline.
+        score_difference: The main score (mean Dice) minus that of the baseline; None without a
+            baseline.
         lost: Lost efficiency of every repeat that measured it and has a baseline.
-        dice_p: p-value of `dice_difference`, adjusted for all those of the sweep, or None.
+        score_p: p-value of `score_difference`, adjusted for all those of the sweep, or None.
     """
 
     way: str
@@ -33,9 +34,9 @@ class Cell:
     is_baseline: bool
     speed_up: intervals.Estimate | None
     speed_up_repeats: tuple[float, ...]
-    dice_difference: intervals.Estimate | None
+    score_difference: intervals.Estimate | None
     lost: tuple[Lost, ...] = ()
-    dice_p: float | None = None
+    score_p: float | None = None
 
     @property
     def label(self) -> str:
@@ -168,6 +169,20 @@ class Cell:
         return _spread(result.metrics.get(name) for result in self.results)
 
     @property
+    def scores(self) -> dict[str, str | None]:
+        """The scores of runs on arrays, as in `Result`."""
+        return {name: mode for result in self.results for name, mode in result.scores.items()}
+
+    def score(self, name: str) -> intervals.Spread | None:
+        """Return one of `scores` of each repeat in which it is defined."""
+        return _spread(result.value_of(name) for result in self.results)
+
+    @property
+    def main_score(self) -> intervals.Spread | None:
+        """The score by which runs are compared; see `Result`."""
+        return _spread(result.main_score for result in self.results)
+
+    @property
     def mean_dice(self) -> intervals.Spread | None:
         """Mean of `dice` over regions."""
         return _spread(result.mean_dice for result in self.results)
@@ -203,11 +218,11 @@ def speed_ratios(upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]) -> 
     return tuple(value / bottom.get(repeat, typical) for repeat, value in top.items())
 
 
-def dice_difference(
+def score_difference(
     upper: Iterable[TrialRecord], lower: Iterable[TrialRecord]
 ) -> intervals.Estimate | None:
-    """Return the difference of mean Dice; None if a side has none."""
-    top, bottom = (by_repeat(side, lambda result: result.mean_dice) for side in (upper, lower))
+    """Return the difference of the main score; None if a side has none."""
+    top, bottom = (by_repeat(side, lambda result: result.main_score) for side in (upper, lower))
     return intervals.difference(top, bottom) if top and bottom else None
 
 

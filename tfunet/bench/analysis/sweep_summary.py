@@ -28,8 +28,8 @@ from tfunet.bench.analysis.ensemble import Ensemble, ensemble_of
 from tfunet.bench.analysis.folds import folds_as_repeats, num_folds
 from tfunet.bench.analysis.study_cell import (
     Cell,
-    dice_difference,
     lost_by_repeat,
+    score_difference,
     speed_ratio,
     speed_ratios,
 )
@@ -169,6 +169,15 @@ class Summary:
         return trials[0] if is_alone and not self.sweep.samples else None
 
     @property
+    def array_score(self) -> str:
+        """The main score of runs on arrays; "" where cases have masks, or numbers to predict."""
+        return next((name for cell in self._cells for name in cell.scores), "")
+
+    @property
+    def _cells(self) -> list[Cell]:
+        return [cell for family in self.families for cell in family.cells]
+
+    @property
     def num_unfinished(self) -> int:
         """Trials that the same command would run or go on with."""
         states = ("waiting", "running", "interrupted")
@@ -294,7 +303,7 @@ def _family(trials: Sequence[TrialRecord], scaling: str, settings: Mapping[str, 
                 is_baseline=config.num_devices == 1 and way == (baseline or way),
                 speed_up=speed_ratio(members, reference),
                 speed_up_repeats=speed_ratios(members, reference),
-                dice_difference=dice_difference(members, reference),
+                score_difference=score_difference(members, reference),
                 lost=lost_by_repeat(members, reference, scaling),
             )
         )
@@ -347,7 +356,7 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
             comparisons=tuple(
                 replace(pair, adjusted_p=next(speeds)) for pair in family.comparisons
             ),
-            cells=tuple(replace(cell, dice_p=next(scores)) for cell in family.cells),
+            cells=tuple(replace(cell, score_p=next(scores)) for cell in family.cells),
         )
         for family in families
     )
@@ -355,7 +364,7 @@ def _judged(families: Sequence[Family]) -> tuple[Family, ...]:
 
 def _score_difference(family: Family, cell: Cell) -> Estimate | None:
     # Without a common baseline, the differences of cells cannot be compared.
-    return None if cell.is_baseline or family.baseline is None else cell.dice_difference
+    return None if cell.is_baseline or family.baseline is None else cell.score_difference
 
 
 def shared_environment(

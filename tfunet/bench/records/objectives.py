@@ -63,7 +63,8 @@ def check_objective(name: str, metrics: Iterable[str]) -> None:
     """Raise ValueError for an objective that a run with these metrics does not have."""
     metrics = tuple(metrics)
     own = [f"val_{metric.name}" for metric in case_metrics(metrics)]
-    known = (*OBJECTIVES, *own, *keras_metrics(metrics))
+    of_keras = keras_metrics(metrics)
+    known = (*OBJECTIVES, *own, *of_keras, *(f"val_{metric}" for metric in of_keras))
     is_of_region = name.startswith(tuple(f"{metric}_" for metric in own))
     # A class of one's own has the name that it gives itself.
     may_be_own = not name.startswith("val_") and any(":" in metric for metric in metrics)

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tfunet.files.typed import MOST, Amount, Count, FieldError, Finite, Positive
 
 READ_APART = (
     *("peak_resident_bytes", "peak_device_bytes", "dice", "iou", "mae", "checks", "metrics"),
+    "scores",
     *("dataset_dice", "dataset_iou"),
     "replicas_from_step",
     *("real_seconds", "synthetic_seconds", "slowest_alone_seconds", "fastest_alone_seconds"),
@@ -40,6 +41,7 @@ KINDS_APART = {
     "iou": dict[str, Finite] | None,
     "mae": dict[str, Finite] | None,
     "metrics": dict[str, Finite | None] | None,
+    "scores": dict[str, Literal["max", "min"] | None] | None,
     "dataset_dice": dict[str, Finite | None] | None,
     "dataset_iou": dict[str, Finite | None] | None,
     "checks": dict[str, Any] | None,
@@ -110,6 +112,9 @@ class Result:
     # Metrics of batches and means of those of whole cases, by the names that callbacks see: those
     # that are defined.
     metrics: Mapping[str, float] = field(default_factory=dict)
+    # Scores of a run on arrays, the main one first: which way is better of each, "max" or "min", or
+    # None if it is not known.
+    scores: Mapping[str, str | None] = field(default_factory=dict)
     # Scores of all cases together, and the mean of the IoU over regions; missing in older records,
     # and where no pixel has a region.
     dataset_dice: Mapping[str, float] = field(default_factory=dict)
@@ -125,6 +130,15 @@ class Result:
     def mean_dice(self) -> float | None:
         """Mean over regions of the mean over cases."""
         return sum(self.dice.values()) / len(self.dice) if self.dice else None
+
+    def value_of(self, score: str) -> float | None:
+        """Return one of `scores`; None if it is not defined."""
+        return self.val_loss if score == "val_loss" else self.metrics.get(score)
+
+    @property
+    def main_score(self) -> float | None:
+        """The score by which runs are compared: the mean Dice, or the main one on arrays."""
+        return self.value_of(next(iter(self.scores))) if self.scores else self.mean_dice
 
 
 def parse_result(table: Mapping[str, Any]) -> Result:
@@ -172,6 +186,7 @@ def parse_result(table: Mapping[str, Any]) -> Result:
         iou=_by_name(table.get("iou")),
         mae=_by_name(table.get("mae")),
         metrics=_by_name(table.get("metrics")),
+        scores=dict(table.get("scores") or {}),
         dataset_dice=_by_name(table.get("dataset_dice")),
         dataset_iou=_by_name(table.get("dataset_iou")),
         checks=dict(table.get("checks") or {}),

@@ -185,8 +185,8 @@ def _speed(rankings: dict[str, _Ranking]) -> str:
 
 
 def _scores(summary: Summary, between: str) -> str:
-    judged = [cell for family in summary.families for cell in family.cells if cell.dice_p]
-    different = [cell for cell in judged if cell.dice_p is not None and cell.dice_p < _LIMIT]
+    judged = [cell for family in summary.families for cell in family.cells if cell.score_p]
+    different = [cell for cell in judged if cell.score_p is not None and cell.score_p < _LIMIT]
     if different:
         return f"Scores differ: see there for {_and([cell.label for cell in different[:3]])}."
     return f"No difference in scores can be told{between}." if judged else ""

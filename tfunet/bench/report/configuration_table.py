@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfunet.bench.analysis.confidence_intervals import Estimate, Spread, spread
-from tfunet.bench.analysis.configuration_scores import ERROR, SPEED, Score
+from tfunet.bench.analysis.configuration_scores import SPEED, Score
 from tfunet.bench.analysis.configurations import (
     Configuration,
     Ranking,
@@ -112,7 +112,7 @@ def _sentence(ranking: Ranking) -> str:
     best, *others = ranking.configurations
     main = best.scores[0]
     name = texts.score_name(main.metric, main.region)
-    most, beyond = ("lowest", "below") if main.metric == ERROR else ("highest", "above")
+    most, beyond = ("lowest", "below") if main.mode == "min" else ("highest", "above")
     number = 1 + len(others)
     begin = (
         f"All else equal, of {number} values of {ranking.setting},"
@@ -147,7 +147,7 @@ def _is_behind(configuration: Configuration) -> bool:
 def _lead(score: Score) -> Estimate | None:
     """Return how much better the best is than this one."""
     by = score.from_best
-    if by is None or score.metric == ERROR:
+    if by is None or score.mode == "min":
         return by
     return replace(by, value=-by.value, low=-by.high, high=-by.low, effect=-by.effect)
 

@@ -11,7 +11,13 @@ from tfunet.bench.analysis.volume_scaling import volume_scaling
 from tfunet.bench.records.proofs import not_proved
 from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.records.sweep_record import TrialRecord
-from tfunet.bench.report.number_text import interval_text, p_text, significant, verdict_text
+from tfunet.bench.report.number_text import (
+    decimals,
+    interval_text,
+    p_text,
+    significant,
+    verdict_text,
+)
 from tfunet.bench.study.machine_noise import unsteadiness, was_quiet
 from tfunet.learning.divergence import warning
 from tfunet.learning.student_t import CONFIDENCE, MIN_INTERVAL
@@ -20,8 +26,7 @@ from tfunet.process.terminal import counted
 # Steps that reach a smaller share of the speed on data in memory wait for their data.
 LEAST_SHARE = 0.9
 MAX_NAMES = 5
-# Differences of Dice are shown with three digits.
-SAME_DICE = 0.0005
+DICE_DIGITS = 3
 # So many ways are named with their time to a score.
 MOST_IN_TIME = 4
 
@@ -164,31 +169,34 @@ def _lost(family: Family) -> Iterator[str]:
 
 
 def _scores(family: Family) -> Iterator[str]:
-    scored = [cell for cell in family.cells if cell.mean_dice is not None]
-    others = [cell for cell in scored if cell.dice_difference and not cell.is_baseline]
+    scored = [cell for cell in family.cells if cell.main_score is not None]
+    others = [cell for cell in scored if cell.score_difference and not cell.is_baseline]
     baseline = next((cell for cell in scored if cell.is_baseline), None)
     # Without a common baseline, the differences of cells cannot be compared.
-    if family.baseline is None or baseline is None or baseline.mean_dice is None or not others:
+    if family.baseline is None or baseline is None or baseline.main_score is None or not others:
         return
-    dice = baseline.mean_dice
-    reference = (
-        f"the mean Dice of {baseline.label} ({dice.median:.3f}, {dice.low:.3f} to {dice.high:.3f})"
-    )
+    score = baseline.main_score
+    digits = decimals(score.median)
+    median, low, high = (f"{each:.{digits}f}" for each in (score.median, score.low, score.high))
+    name, better = _main_score(baseline)
+    reference = f"the {name} of {baseline.label} ({median}, {low} to {high}{better})"
     apart = [cell for cell in others if _differs(cell)]
     same = [cell for cell in others if not _differs(cell)]
     if apart:
-        yield f"Different from {reference}: {'; '.join(map(_dice_difference, apart))}."
+        shown = (_difference_text(cell, digits) for cell in apart)
+        yield f"Different from {reference}: {'; '.join(shown)}."
     if same:
-        largest = max(same, key=_dice_distance)
-        can_tell = any(cell.dice_p is not None for cell in same)
+        largest = max(same, key=_distance)
+        can_tell = any(cell.score_p is not None for cell in same)
         names = ", ".join(cell.label for cell in same)
         told = names if apart or len(same) < MAX_NAMES else f"all {len(same)} others"
-        if all(map(_is_same, same)):
-            yield f"The same to three digits as {reference}: {told}."
+        if all(_is_same(cell, digits) for cell in same):
+            digits_words = "three digits" if digits == DICE_DIGITS else f"{digits} decimals"
+            yield f"The same to {digits_words} as {reference}: {told}."
         else:
             yield (
                 f"{'Not distinguishable' if can_tell else 'Too few repeats to tell'} from "
-                f"{reference}: {told}. Largest difference: {_dice_difference(largest)}."
+                f"{reference}: {told}. Largest difference: {_difference_text(largest, digits)}."
             )
     steps = sorted({result.steps for cell in scored for result in cell.results if result.steps})
     if len(steps) > 1:
@@ -198,27 +206,35 @@ def _scores(family: Family) -> Iterator[str]:
         )
 
 
-def _dice_distance(cell: Cell) -> float:
-    return abs(cell.dice_difference.value) if cell.dice_difference else 0.0
+def _main_score(cell: Cell) -> tuple[str, str]:
+    """Return the name of a cell's main score, and which way it is better, in words."""
+    for name, mode in cell.scores.items():
+        return name, f"; {'more' if mode == 'max' else 'less'} is better"
+    return "mean Dice", ""
 
 
-def _is_same(cell: Cell) -> bool:
+def _distance(cell: Cell) -> float:
+    return abs(cell.score_difference.value) if cell.score_difference else 0.0
+
+
+def _is_same(cell: Cell, digits: int) -> bool:
     """Whether the scores are equal in every repeat, as far as they are shown."""
-    by = cell.dice_difference
+    by = cell.score_difference
     ends = (by.value, by.low, by.high) if by is not None and by.has_interval else ()
-    return bool(ends) and max(map(abs, ends)) < SAME_DICE
+    return bool(ends) and max(map(abs, ends)) < 0.5 * 10**-digits
 
 
 def _differs(cell: Cell) -> bool:
-    return cell.dice_p is not None and cell.dice_p < 1 - CONFIDENCE
+    return cell.score_p is not None and cell.score_p < 1 - CONFIDENCE
 
 
-def _dice_difference(cell: Cell) -> str:
-    estimate = cell.dice_difference
+def _difference_text(cell: Cell, digits: int) -> str:
+    estimate = cell.score_difference
     if estimate is None:
         return cell.label
-    estimate = estimate.within(-1, 1)
-    return f"{cell.label} {estimate.value:+.3f} ({interval_text(estimate, 3)}{p_text(cell.dice_p)})"
+    estimate = estimate if cell.scores else estimate.within(-1, 1)
+    interval = interval_text(estimate, digits)
+    return f"{cell.label} {estimate.value:+.{digits}f} ({interval}{p_text(cell.score_p)})"
 
 
 def _missing_trials(summary: Summary) -> Iterator[str]:
@@ -320,9 +336,10 @@ def _input(summary: Summary) -> Iterator[str]:
             share = cell.synthetic_share
             if share is not None and share.median < LEAST_SHARE:
                 label = family.label_of(cell)
+                less = "larger batches" if cell.scores else "less augmentation"
                 yield (
                     f"{label} waits for its input: its steps reach {share.median:.2f} of the "
-                    "speed on data in memory. Give it more CPU cores, or less augmentation."
+                    f"speed on data in memory. Give it more CPU cores, or {less}."
                 )
 
 

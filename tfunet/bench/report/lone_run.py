@@ -82,6 +82,13 @@ def _worst_cases(rows: list[dict[str, str]]) -> list[str]:
 def lone_answer(run: TrialRecord) -> str:
     """Return the scores of a run in a sentence: those of its last evaluation if it is not done."""
     result = run.result
+    if result is not None and result.scores:
+        shown = ", ".join(
+            f"{name} {value:.4g}"
+            for name in result.scores
+            if (value := result.value_of(name)) is not None
+        )
+        return f"{run.id} has {shown}, after {counted(result.steps or 0, 'step')}."
     dice, errors = _last_scores(run.folder) if result is None else (result.dice, result.mae)
     state = run.reason.removeprefix(f"{run.state}: ")
     state = f"{run.state}: {state}" if state else run.state

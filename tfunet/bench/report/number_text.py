@@ -46,9 +46,12 @@ def estimate_text(estimate: Estimate | None, digits: int = 2, sign: str = "") ->
     """Return "1.89 (1.73 to 2.03)": with its interval if it has one; `sign` may be "+"."""
     if estimate is None:
         return NONE
-    low, high = (f"{end:.{digits}f}" for end in (estimate.low, estimate.high))
-    ends = f" ({low} to {high})" if estimate.has_interval else ""
-    return f"{estimate.value:{sign}.{digits}f}{ends}"
+    # No "-0.000".
+    value, low, high = (
+        round(each, digits) + 0.0 for each in (estimate.value, estimate.low, estimate.high)
+    )
+    ends = f" ({low:.{digits}f} to {high:.{digits}f})" if estimate.has_interval else ""
+    return f"{value:{sign}.{digits}f}{ends}"
 
 
 def interval_facts(name: str, estimate: Estimate) -> dict[str, float | None]:
@@ -122,6 +125,11 @@ def three_digits(value: float) -> str:
         return str(int(value))
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{digits}f}"
+
+
+def decimals(value: float) -> int:
+    """Return how many decimals show three digits of a score: three, or more for a small one."""
+    return max(3, 2 - math.floor(math.log10(abs(value)))) if value else 3
 
 
 def interval_text(estimate: Estimate, digits: int = 2) -> str:

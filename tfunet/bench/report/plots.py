@@ -237,7 +237,8 @@ def _throughput(family: Family, styles: plot_style.Styles) -> Figure | None:
     figure, (axes,) = plot_style.make_panels(1, 1, plot_style.bars_height(len(cells)))
     rates = [cell.images_per_second.values if cell.images_per_second else () for cell in cells]
     _bars(axes, cells, rates, styles, "{:.1f}")
-    axes.set_xlabel("images per second, all replicas together (steady steps)")
+    what = "samples" if cells[0].scores else "images"
+    axes.set_xlabel(f"{what} per second, all replicas together (steady steps)")
     return figure
 
 
@@ -345,7 +346,7 @@ FIGURES: tuple[FigureKind, ...] = (
     ),
     (
         "throughput",
-        "Images per second",
+        "Speed",
         "Bar: median. Dots: every repeat.",
         _throughput,
     ),
@@ -362,14 +363,14 @@ FIGURES: tuple[FigureKind, ...] = (
     ),
     (
         "epochs",
-        "Loss and Dice over epochs",
+        "Loss and score over epochs",
         "A line for every repeat of each backend with the most replicas. Validation losses and "
-        "Dice are those of the evaluations. Equal curves lie inside each other.",
+        "scores are those of the evaluations. Equal curves lie inside each other.",
         epoch_curves,
     ),
     (
         "scores",
-        "Dice and IoU of every repeat",
+        "Scores of every repeat",
         (
             "Hollow: every repeat. Filled: their median.",
             ("Band: range of the baseline's repeats.", plot_style.BAND),

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from tfunet.bench.analysis.case_dice import dice_by_case
 from tfunet.bench.analysis.case_metric_means import by_case
+from tfunet.bench.analysis.confidence_intervals import Spread
 from tfunet.bench.analysis.study_cell import Cell
 from tfunet.bench.analysis.sweep_summary import Family
 from tfunet.bench.records.run_tables import read_confusion, read_steps
@@ -94,16 +95,18 @@ def _curve(axes: Any, curves: Sequence[Curve], column: int, label: str, **line: 
 
 
 def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | None:
-    """Draw Dice and IoU of every region, with a mark for every repeat."""
+    """Draw Dice and IoU of every region, or scores of arrays, with a mark for every repeat."""
     regions = _regions(family)
-    if not regions:
-        return None
     cells = [cell for cell in family.cells if cell.results]
+    of_arrays = dict.fromkeys(name for cell in cells for name in cell.scores)
+    if not regions and not of_arrays:
+        return None
     counts = sorted({cell.num_replicas for cell in cells})
     if len(cells) < 2:
         return None
     panels_of = [(score, region) for region in regions for score in ("Dice", "IoU")]
-    titles = [f"{score}, {region}" for score, region in panels_of]
+    panels_of += [(name, "") for name in of_arrays]
+    titles = [", ".join(filter(None, panel)) for panel in panels_of]
     most = 2 if len(regions) < FEW_REGIONS else 4
     figure, rows = plot_style.make_grid(titles, 2.9, most=most, together=2)
     panels = [axes for row in rows for axes in row]
@@ -121,7 +124,7 @@ def scores_by_replicas(family: Family, styles: plot_style.Styles) -> Figure | No
             axes.set_xticks(list(places.values()), list(places), rotation=20, ha="right")
             axes.set_xlim(-0.5, len(cells) - 0.5)
     for row in rows:
-        row[0].set_ylabel("mean over cases")
+        row[0].set_ylabel("mean over cases" if regions else "over all samples")
     plot_style.legend_above(figure, panels[0])
     return figure
 
@@ -135,7 +138,7 @@ def _score_panel(
     styles: plot_style.Styles,
 ) -> None:
     for cell in cells:
-        spread = cell.dice(region) if score == "Dice" else cell.iou(region)
+        spread = _spread_of(cell, region, score)
         if spread is None:
             continue
         colour, marker = styles[cell.way]
@@ -173,6 +176,12 @@ def _score_panel(
             color=colour,
             label=cell.way if first else None,
         )
+
+
+def _spread_of(cell: Cell, region: str, score: str) -> Spread | None:
+    if score in cell.scores:
+        return cell.score(score)
+    return cell.dice(region) if score == "Dice" else cell.iou(region)
 
 
 def case_boxes(family: Family, styles: plot_style.Styles) -> Figure | None:

@@ -240,6 +240,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
     done = sum(trial.result is not None for trial in sweep.trials)
     return {
         "is_lone": summary.lone_run is not None,
+        "of_arrays": bool(summary.array_score),
         **score_tables(summary),
         "most_printed": MOST_PRINTED,
         "name": sweep.name,
@@ -272,7 +273,7 @@ def _values(summary: Summary, folder: Path, targets: Targets) -> dict[str, Any]:
         "noise": [_noise(measurement) for measurement in sweep.noise],
         "trials": [
             {
-                "row": trial_row(trial),
+                "row": trial_row(trial, summary.array_score),
                 "link": os.path.relpath(trial.folder, folder) if trial.folder.is_dir() else None,
             }
             for trial in sweep.trials
@@ -319,7 +320,7 @@ def _columns(summary: Summary, targets: Targets) -> Iterator[str]:
     ):
         yield from (name for row in rows[:1] for name in row)
     for trial in summary.sweep.trials[:1]:
-        yield from trial_row(trial)
+        yield from trial_row(trial, summary.array_score)
 
 
 def _answer(summary: Summary) -> str:

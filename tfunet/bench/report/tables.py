@@ -27,6 +27,7 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
     """Return a row for each cell: medians over the repeats, with the lowest and highest value."""
     regions = list(dict.fromkeys(region for cell in family.cells for region in cell.regions))
     targets = list(dict.fromkeys(target for cell in family.cells for target in cell.targets))
+    names = list(dict.fromkeys(name for cell in family.cells for name in cell.scores))
     has_device = any(cell.device_bytes for cell in family.cells)
     has_share = any(cell.synthetic_share for cell in family.cells)
     # The IoU of a single region is no mean.
@@ -37,7 +38,7 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
         row = {
             **_names(cell),
             "repeats": _repeats(cell),
-            "images/s": texts.spread_text(cell.images_per_second, 1),
+            f"{'samples' if names else 'images'}/s": texts.spread_text(cell.images_per_second, 1),
             "speed-up": "1 (baseline)" if has_baseline else texts.estimate_text(cell.speed_up),
             "efficiency": texts.NONE if cell.efficiency is None else f"{cell.efficiency:.2f}",
         }
@@ -47,6 +48,9 @@ def summary_rows(family: Family) -> list[dict[str, str]]:
         if has_miou:
             row["mIoU"] = texts.spread_text(cell.miou, 3)
         row |= {f"MAE {target}": texts.spread_text(cell.mae(target), 3) for target in targets}
+        for name in names:
+            score = cell.score(name)
+            row[name] = texts.spread_text(score, texts.decimals(score.median) if score else 3)
         row["memory (GiB)"] = texts.gibibytes(cell.resident_bytes)
         if has_device:
             row["device memory (GiB)"] = texts.gibibytes(cell.device_bytes)
@@ -70,8 +74,10 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
     baseline = next((cell for cell in family.cells if cell.is_baseline and cell.results), None)
     baseline = baseline if family.baseline is not None else None
     rows, has_interval = [], has_folds
-    for metric in [*(["Dice"] if has_folds else []), *family_metrics(family)]:
-        for region in dict.fromkeys(region for cell in family.cells for region in cell.regions):
+    of_arrays = dict.fromkeys(name for cell in family.cells for name in cell.scores)
+    regions = dict.fromkeys(region for cell in family.cells for region in cell.regions)
+    for metric in [*of_arrays, *(["Dice"] if has_folds else []), *family_metrics(family)]:
+        for region in [""] if metric in of_arrays else regions:
             reference = by_repeat(baseline, metric, region) if baseline is not None else {}
             for cell in family.cells:
                 values = by_repeat(cell, metric, region)
@@ -79,19 +85,22 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
                     continue
                 has_share = is_share(metric)
                 estimate = mean(values)
+                digits = texts.decimals(estimate.value) if metric in of_arrays else 3
                 has_interval = has_interval or estimate.has_interval
                 row = {
                     **_names(cell),
-                    "region": region,
+                    **({"region": region} if regions else {}),
                     "metric": metric,
-                    "median": _metric_text(cell, metric, region, list(values.values())),
-                    MEAN: texts.estimate_text(estimate.within(0, 1) if has_share else estimate, 3),
+                    "median": _metric_text(cell, metric, region, list(values.values()), digits),
+                    MEAN: texts.estimate_text(
+                        estimate.within(0, 1) if has_share else estimate, digits
+                    ),
                 }
                 if baseline is not None:
                     by = difference(values, reference) if reference and cell != baseline else None
                     by = by.within(-1, 1) if by is not None and has_share else by
                     heading = f"difference from {baseline.label} (95 % interval)"
-                    row[heading] = texts.estimate_text(by, 3, sign="+")
+                    row[heading] = texts.estimate_text(by, digits, sign="+")
                 rows.append(row)
     # Without intervals, means say no more than medians; a column of the baseline compares nothing.
     kept = [
@@ -103,9 +112,11 @@ def metric_rows(family: Family) -> list[dict[str, str]]:
     return [{name: row[name] for name in kept} for row in rows]
 
 
-def _metric_text(cell: Cell, metric: str, region: str, values: list[float]) -> str:
+def _metric_text(cell: Cell, metric: str, region: str, values: list[float], digits: int) -> str:
     """Return the median of runs, and in how many of their cases a metric is defined."""
-    text = texts.values_text(values, 3)
+    text = texts.values_text(values, digits)
+    if metric in cell.scores:
+        return text
     runs = [case_means(trial.folder, metric_names(trial.folder)) for trial in cell.done]
     means = [run[metric, region] for run in runs if (metric, region) in run]
     known, cases = (
@@ -170,28 +181,28 @@ def lost_rows(family: Family) -> list[dict[str, str]]:
     return rows
 
 
-def trial_row(trial: TrialRecord) -> dict[str, str]:
-    """Return a trial as texts."""
+def trial_row(trial: TrialRecord, array_score: str = "") -> dict[str, str]:
+    """Return a trial as texts; `array_score` is the main score where trials are on arrays."""
     result = trial.result
+    speed = "samples/s" if array_score else "images/s"
+    scores = [array_score] if array_score else ["Dice", "mIoU"]
     row = {
         "trial": trial.id,
         "backend": way_of(trial),
         "replicas": str(trial.config.num_replicas),
         "repeat": str(trial.repeat),
         "state": trial.state,
-        "proved": texts.NONE,
-        "images/s": texts.NONE,
-        "Dice": texts.NONE,
-        "mIoU": texts.NONE,
-        "seconds": texts.NONE,
+        **dict.fromkeys(("proved", speed, *scores, "seconds"), texts.NONE),
         "reason": trial.reason,
     }
     if result is not None:
         if result.is_proved is not None:
             row["proved"] = "yes" if result.is_proved else "no"
-        row["images/s"] = f"{result.images_per_second:.1f}"
-        row["Dice"] = _number(result.mean_dice, 3)
-        row["mIoU"] = _number(result.miou, 3)
+        row[speed] = f"{result.images_per_second:.1f}"
+        if array_score:
+            row[array_score] = _number(result.main_score, texts.decimals(result.main_score or 0))
+        else:
+            row |= {"Dice": _number(result.mean_dice, 3), "mIoU": _number(result.miou, 3)}
         row["seconds"] = _number(result.elapsed_seconds, 1)
     return row
 

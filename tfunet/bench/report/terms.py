@@ -9,6 +9,8 @@ TERMS = {
     "repeats": "Runs with the same settings and different seeds, or folds.",
     "proved": "Whether the run proved, by a small step both ways, that its step is that of one "
     "device. Runs that step as one device have nothing to prove.",
+    "samples/s": "Samples that all replicas together train on in a second, in steady steps.",
+    "val_loss": "Loss over all validation samples: less is better.",
     "images/s": "Images that all replicas together train on in a second, in steady steps.",
     "speed-up": "How many times as fast as the baseline, which is one replica. In parentheses the "
     "95 % interval.",

@@ -193,6 +193,7 @@ def _make_network(config: RunConfig) -> None:
             config.model,
             image_shape=(*task.patch, task.source.channels),
             num_classes=task.num_outputs,
+            is_free=task.source.samples is not None,
             options=trained_options(config.model, config.model_options),
         )
 

@@ -144,10 +144,10 @@ def fingerprint(
     Raises ValueError for a data set without masks, and BadFileError for a case that cannot be read,
     unless `skip_bad` leaves it out.
     """
-    if source.targets:
+    if not source.has_masks:
         raise ValueError(
-            f"The data set {source.name!r} has numbers to predict ({', '.join(source.targets)}), "
-            "and settings are chosen for masks only."
+            f"The data set {source.name!r} has {source.instead_of_masks}, and settings are chosen "
+            "for masks only."
         )
     cases: list[CaseMarks] = []
     samples: list[tuple[np.ndarray, ...]] = []
