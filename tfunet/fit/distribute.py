@@ -17,7 +17,7 @@ from tfunet.config.words import check_known
 from tfunet.fit.hooks import install
 from tfunet.fit.joined import join, leave
 from tfunet.inside.of_tensorflow import global_seed, has_devices
-from tfunet.process.terminal import lines_of
+from tfunet.process.terminal import counted, lines_of
 
 BATCHES = ("global", "replica")
 
@@ -179,16 +179,16 @@ def _leave() -> None:
 
 
 def _line(made: Distribution, split: Sequence[int], scales_rate: bool) -> str:
-    processes = "1 process" if made.process_count == 1 else f"{made.process_count} processes"
+    processes = counted(made.process_count, "process")
     batch = (
-        f"a batch of the script is shared out among {made.num_replicas} replicas"
+        f"a batch of the script is shared out among {counted(made.num_replicas, 'replica')}"
         if made.batch == "global"
         else f"a step takes {made.num_replicas} batches of the script, one for each replica"
     )
     rate = f"multiplied by {made.num_replicas}" if scales_rate else "as it is"
     parts = f" of {math.prod(split)} devices each" if math.prod(split) > 1 else ""
     return (
-        f"tfunet: {made.num_replicas} replicas{parts} of the backend {made.backend} in "
+        f"tfunet: {counted(made.num_replicas, 'replica')}{parts} of the backend {made.backend} in "
         f"{processes}; {batch}; the learning rate is {rate}."
     )
 

@@ -93,10 +93,20 @@ def install(
     of_fit.around_building(build)
     of_fit.around_callbacks(gather)
     of_fit.around_attributes(_outside_of_scope)
+    of_fit.around(keras.Model, "compile", _compiled)
     if scales_rate:
         scale_rates(topology.num_replicas)
     if not topology.is_chief:
         Elsewhere().install()
+
+
+def _compiled(compile_model: Any, _: keras.Model, *args: Any, **kwargs: Any) -> None:
+    if "distribute" in kwargs:
+        raise ValueError(
+            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute(), at the "
+            "beginning of the script, has every model trained on all devices."
+        )
+    compile_model(*args, **kwargs)
 
 
 @functools.cache
