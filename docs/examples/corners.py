@@ -27,7 +27,9 @@ model = keras.Sequential(
         keras.layers.Dense(4, activation="softmax"),
     ]
 )
-model.compile(keras.optimizers.Adam(0.02), "sparse_categorical_crossentropy", metrics=["accuracy"])
+model.compile(
+    keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"]
+)
 model.fit(
     images[:807],
     corners[:807],
