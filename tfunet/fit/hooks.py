@@ -103,8 +103,8 @@ def install(
 def _compiled(compile_model: Any, _: keras.Model, *args: Any, **kwargs: Any) -> None:
     if "distribute" in kwargs:
         raise ValueError(
-            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute(), at the "
-            "beginning of the script, has every model trained on all devices."
+            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute() at the "
+            "beginning of the script has every model trained on all devices."
         )
     compile_model(*args, **kwargs)
 
