@@ -1,6 +1,7 @@
 """Weak scaling from 1 to 2 replicas with one core each, against what a user would do instead.
 
-Ours: every backend. The peers, in the same rounds: tf_keras `fit` under
+Ours: every backend, with our own loop and with Keras's `fit` in a script that calls
+tfunet.distribute(). The peers, in the same rounds: tf_keras `fit` under
 MultiWorkerMirroredStrategy, and tf_keras with horovod.tensorflow.keras.DistributedOptimizer.
 The bound: two independent single-device runs at once. Every way trains the same U-Net on the
 same images in fresh processes that the same supervisor pins to a core each; the order within a
@@ -26,6 +27,7 @@ from tfunet.bench.launch.launch_run import launch
 from tfunet.bench.records.run_tables import read_steps
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.config.run import RunConfig
+from tfunet.fit.placement import VARIABLE, to_text
 
 SETTINGS = {
     "model_options": {"filters": 8, "levels": 3, "normalization": "none"},
@@ -40,6 +42,7 @@ SETTINGS = {
     "cores_per_replica": 1,
 }
 OURS = ("mirrored", "multiworker", "horovod")
+FITS = tuple(f"fit {backend}" for backend in OURS)
 PEERS = ("tf_keras multiworker", "tf_keras horovod")
 WARM_UP_STEPS = 10
 
@@ -56,18 +59,30 @@ def ours_times(folder):
     return read_steps(folder)["seconds"][WARM_UP_STEPS:]
 
 
-def run_peer(kind, folder, parameters):
-    """Return the steady step times of a peer, the slower process's for each step."""
-    config = RunConfig(**SETTINGS, backend=kind, num_replicas=2)
-    script = Path(__file__).with_name("tf_keras_peer.py")
-    finish(launch(config, folder, command=[sys.executable, str(script), kind, str(folder)]), kind)
-    facts = [json.loads((folder / f"peer-{index}.json").read_text()) for index in range(2)]
-    if facts[0]["weights"] != facts[1]["weights"]:
-        raise SystemExit(f"tf_keras {kind}: the processes end with different weights.")
+def run_script(way, folder, parameters):
+    """Return the steady step times of a script with `fit`, the slower process's for each step.
+
+    `way` is "fit BACKEND", ours, or "tf_keras KIND", a peer.
+    """
+    whose, backend = way.split()
+    config = RunConfig(**SETTINGS, backend=backend, num_replicas=2)
+    here = Path(__file__).parent
+    scripts = {"fit": ["fit_way.py"], "tf_keras": ["tf_keras_peer.py", backend]}
+    file, *options = scripts[whose]
+    if whose == "fit":
+        os.environ[VARIABLE] = to_text({"backend": backend, "num_replicas": 2})
+    command = [sys.executable, str(here / file), *options, str(folder)]
+    try:
+        finish(launch(config, folder, command=command), way)
+    finally:
+        os.environ.pop(VARIABLE, None)
+    facts = [json.loads(path.read_text()) for path in sorted(folder.glob("peer-*.json"))]
+    if any(fact["weights"] != facts[0]["weights"] for fact in facts):
+        raise SystemExit(f"{way}: the processes end with different weights.")
     if facts[0]["parameters"] != parameters:
-        raise SystemExit(f"tf_keras {kind}: {facts[0]['parameters']} parameters, not {parameters}.")
-    both = zip(*(fact["seconds"] for fact in facts), strict=True)
-    return [max(pair) for pair in both][WARM_UP_STEPS:]
+        raise SystemExit(f"{way}: {facts[0]['parameters']} parameters, not {parameters}.")
+    each = zip(*(fact["seconds"] for fact in facts), strict=True)
+    return [max(seconds) for seconds in each][WARM_UP_STEPS:]
 
 
 def run_independent(folder, cache):
@@ -106,8 +121,8 @@ def one_round(folder, cache, order):
         target = folder / way.replace(" ", "-")
         if way in OURS:
             seconds = run_ours(way, target, cache)
-        elif way in PEERS:
-            seconds = run_peer(way.split()[1], target, parameters)
+        elif way in (*FITS, *PEERS):
+            seconds = run_script(way, target, parameters)
         else:
             seconds = run_independent(target, cache)
         times[way] = statistics.median(seconds)
@@ -116,7 +131,7 @@ def one_round(folder, cache, order):
 
 
 def main():
-    ways = (*OURS, *PEERS, "independent")
+    ways = (*OURS, *FITS, *PEERS, "independent")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, for a look")
     parser.add_argument("--only", default=",".join(ways), help="these ways, with commas between")
@@ -145,13 +160,17 @@ def claims(rounds):
     samples = {way: [row[way] for row in rounds] for way in rounds[0]}
     peers = ["tensorflow", "keras", "tf_keras", "horovod"]
     verdicts = []
-    pairs = (("multiworker", PEERS[0]), ("horovod", PEERS[1]))
-    for ours, peer in [pair for pair in pairs if set(pair) <= set(samples)]:
-        ratios = [row[ours] / row[peer] for row in rounds]
-        name = f"step of our {ours} / step of {peer}"
-        verdicts.append(
-            measure.verdict(name, ratios, bound=1.0, most=True, samples=samples, peers=peers)
-        )
+    pairs = [
+        (way, peer, 1.0) for peer in PEERS for way in (peer.split()[1], f"fit {peer.split()[1]}")
+    ]
+    pairs += [(way, way.split()[1], 1.02) for way in FITS]
+    for ours, peer, bound in pairs:
+        if {ours, peer} <= set(samples):
+            ratios = [row[ours] / row[peer] for row in rounds]
+            name = f"step of our {ours} / step of {peer}"
+            verdicts.append(
+                measure.verdict(name, ratios, bound=bound, most=True, samples=samples, peers=peers)
+            )
     for way in [name for name in samples if name != "single"]:
         ratios = [row["single"] / row[way] for row in rounds]
         name = f"weak-scaling efficiency of {way}, 2 replicas"
