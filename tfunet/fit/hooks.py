@@ -45,9 +45,7 @@ def install(
         begin: Is told what this process begins, as `Pulse.begin`.
     """
     numbers_are_arrays()
-    scope = backend.scope()
-    scope.__enter__()
-    atexit.register(scope.__exit__, None, None, None)
+    _stay_in_scope(backend)
     start = Start(backend, topology)
     of_fit.train_by(
         lambda model: Strategy(backend=backend, topology=topology, model=model, joined=joined)
@@ -85,6 +83,27 @@ def install(
         scale_rates(topology.num_replicas)
     if not topology.is_chief:
         Elsewhere().install()
+
+
+def _stay_in_scope(backend: Backend) -> None:
+    """Make all variables from here on in the scope of a backend.
+
+    clear_session() resets the graph to which a scope belongs, and so begins it anew.
+    """
+    scope = contextlib.ExitStack()
+    scope.enter_context(backend.scope())
+    atexit.register(scope.close)
+    clear = keras.utils.clear_session
+
+    @functools.wraps(clear)
+    def cleared(*args: Any, **kwargs: Any) -> None:
+        scope.close()
+        try:
+            clear(*args, **kwargs)
+        finally:
+            scope.enter_context(backend.scope())
+
+    keras.utils.clear_session = keras.backend.clear_session = cleared
 
 
 @functools.cache

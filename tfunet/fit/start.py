@@ -41,13 +41,17 @@ class Start:
                     raise
         self.share_weights(model)
 
-    def build_to_predict(self, model: keras.Model, iterator: Any) -> None:
-        """Make the variables of a model that predicts before it was fitted, for an iterator."""
-        if model.built or not isinstance(iterator, tf.data.Iterator):
+    def build_to_predict(self, model: keras.Model, data: Any) -> None:
+        """Make the variables of a model that predicts before it was fitted.
+
+        Args:
+            data: An iterator over batches, or a list of them.
+        """
+        if model.built:
             return
-        spec = iterator.element_spec
+        batch = data.element_spec if isinstance(data, tf.data.Iterator) else data[0]
         given, *_ = keras.utils.unpack_x_y_sample_weight(
-            _of_any_size(spec.data if isinstance(spec, Share) else spec)
+            batch.data if isinstance(batch, Share) else batch
         )
         with self._backend.scope():
             model(tf.nest.map_structure(_symbolic, given))
@@ -74,8 +78,8 @@ class Start:
             of_fit.begin_with(model, first)
 
 
-def _symbolic(spec: tf.TensorSpec) -> keras.KerasTensor:
-    return keras.KerasTensor(spec.shape, spec.dtype.name)
+def _symbolic(part: Any) -> keras.KerasTensor:
+    return keras.KerasTensor([None, *part.shape[1:]], tf.as_dtype(part.dtype).name)
 
 
 def _of_any_size(spec: Any) -> Any:
