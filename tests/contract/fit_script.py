@@ -177,6 +177,16 @@ def endless(draw):
 
 
 @case
+def predicted_first(draw):
+    """A model without weights, which a data set gives it."""
+    model = keras.Sequential([layers.Dense(2, "tanh"), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, y = numbers(draw, 7)
+    predicted = model.predict(x, batch_size=3, verbose=0)
+    keep(model, predicted=predicted, fit=model.fit(x, y, batch_size=3, verbose=0))
+
+
+@case
 def batch_by_batch(draw):
     model = of_numbers(layers.Dense(1))
     model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
@@ -282,6 +292,7 @@ def in_batches(draw):
 
 
 for name in sys.argv[2:] or CASES:
+    keras.utils.clear_session()
     keras.utils.set_random_seed(1)
     CASES[name](np.random.default_rng(0))
 

@@ -16,7 +16,7 @@ FAULTS = {
     "after_devices": ("mirrored", "after TensorFlow took its devices"),
     "two_calls": ("mirrored", "batch='global', and now with batch='replica'. Call it once."),
     "compile_distribute": ("mirrored", "tfunet.distribute()"),
-    "other_keras_backend": ("mirrored", "Set KERAS_BACKEND=tensorflow"),
+    "other_keras_backend": ("mirrored", "Start with KERAS_BACKEND=tensorflow"),
     "tf_keras_imported": ("mirrored", "Import keras (Keras 3)"),
 }
 NO_FAULTS = ("unseeded_shuffle",)

@@ -1,25 +1,29 @@
 """`tfunet.distribute()`: from here on, this script's Keras models train on all devices of a run."""
 
 import atexit
+import importlib.abc
 import math
 import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
-import keras
 import numpy as np
 
 from tfunet.backend import Backend, Topology
 from tfunet.config.words import check_known
-from tfunet.fit.hooks import install
 from tfunet.fit.joined import join, leave
-from tfunet.inside.of_tensorflow import global_seed, has_devices
+from tfunet.fit.keras_choice import check_keras
 from tfunet.process.terminal import counted, lines_of
 
 BATCHES = ("global", "replica")
+OLD_KERAS = (
+    "This script uses tf_keras (Keras 2), which tfunet does not distribute: each process would "
+    "train alone. Import keras (Keras 3)."
+)
 
 
 @final
@@ -106,7 +110,13 @@ def distribute(
             )
         return _state.made
     check_known("batch", batch, BATCHES)
-    _check_keras()
+    check_keras(os.environ, Path.home())
+    if "tf_keras" in sys.modules:
+        raise ValueError(OLD_KERAS)
+    # Only now: Keras cannot even be imported where another backend is chosen.
+    from tfunet.fit.hooks import install
+    from tfunet.inside.of_tensorflow import has_devices
+
     if has_devices():
         raise ValueError(
             "distribute() came after TensorFlow took its devices, as the first tensor, layer with "
@@ -133,27 +143,28 @@ def distribute(
             begin=joined.begin,
         )
         atexit.register(_leave)
+        sys.meta_path.insert(0, _NoOldKeras())
         if topology.is_chief:
             print(lines_of(_line(made, split, scale_learning_rate)), flush=True)
     _state.asked, _state.made = asked, made
     return made
 
 
-def _check_keras() -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"Keras runs on {keras.backend.backend()} here, and tfunet distributes it on "
-            "TensorFlow only. Set KERAS_BACKEND=tensorflow, or leave it out."
-        )
-    if "tf_keras" in sys.modules or os.environ.get("TF_USE_LEGACY_KERAS") == "1":
-        raise ValueError(
-            "This script uses tf_keras (Keras 2), which tfunet does not distribute: each process "
-            "would train alone. Import keras (Keras 3), and leave out TF_USE_LEGACY_KERAS."
-        )
+@final
+class _NoOldKeras(importlib.abc.MetaPathFinder):
+    """Refuses to import tf_keras, whose models each process would train alone."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "tf_keras":
+            raise ImportError(OLD_KERAS)
 
 
 def _begin_alike(backend: Backend, topology: Topology) -> None:
     """Have all processes draw the same random numbers; ValueError if they have other seeds."""
+    import keras
+
+    from tfunet.inside.of_tensorflow import global_seed
+
     seed = global_seed()
     own = float(2**52 if seed is None else int(seed) % 2**52)
     of_all = np.zeros(topology.process_count)

@@ -49,9 +49,7 @@ def install(
         begin: Is told what this process begins, as `Pulse.begin`.
     """
     numbers_are_arrays()
-    scope = backend.scope()
-    scope.__enter__()
-    atexit.register(scope.__exit__, None, None, None)
+    _stay_in_scope(backend)
     cut = SplitSamples(backend, topology, split) if split else None
     start = Start(backend, topology, cut)
 
@@ -103,10 +101,31 @@ def install(
 def _compiled(compile_model: Any, _: keras.Model, *args: Any, **kwargs: Any) -> None:
     if "distribute" in kwargs:
         raise ValueError(
-            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute() at the "
-            "beginning of the script has every model trained on all devices."
+            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute(), called "
+            "once after the imports, has every model trained on all devices."
         )
     compile_model(*args, **kwargs)
+
+
+def _stay_in_scope(backend: Backend) -> None:
+    """Make all variables from here on in the scope of a backend.
+
+    clear_session() resets the graph to which a scope belongs, and so begins it anew.
+    """
+    scope = contextlib.ExitStack()
+    scope.enter_context(backend.scope())
+    atexit.register(scope.close)
+    clear = keras.utils.clear_session
+
+    @functools.wraps(clear)
+    def cleared(*args: Any, **kwargs: Any) -> None:
+        scope.close()
+        try:
+            clear(*args, **kwargs)
+        finally:
+            scope.enter_context(backend.scope())
+
+    keras.utils.clear_session = keras.backend.clear_session = cleared
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """What all processes of a script begin with: built models, and the chief's weights."""
 
+import contextlib
 import weakref
 from collections.abc import Sequence
 from typing import Any, final
@@ -31,7 +32,6 @@ class Start:
         # What the steps of a model use beside its variables and its optimizer's.
         self._others: weakref.WeakKeyDictionary[Any, Sequence[Any]] = weakref.WeakKeyDictionary()
         self._shared: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._looked: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def build(self, model: keras.Model, iterator: Any, batch: Any) -> None:
         """Make all variables of a model: replicas could not make them together in a step.
@@ -58,28 +58,34 @@ class Start:
 
     def _build_optimizers(self, model: keras.Model, batch: Any) -> None:
         """Trace a train_step of the user's once, to build all optimizers that it applies."""
-        if model in self._looked:
+        if model in self._others:
             return
-        self._looked.add(model)
         applied = Applied()
         specs = tf.nest.map_structure(_spec_of, batch)
         run = model.distribute_strategy.run
         step = traced(lambda given: run(LogsStep(model.train_step), (given,)))
-        with instead_of_apply(applied.note):
+        # What is wrong with a step it says itself; an evaluation does not take it.
+        with instead_of_apply(applied.note), contextlib.suppress(Exception):
             step.get_concrete_function(specs)
+        if not applied.trained:
+            return
         with self._backend.scope():
             build_optimizers(applied.trained)
         self._others[model] = [
             variable for optimizer, _ in applied.trained for variable in optimizer.variables
         ]
 
-    def build_to_predict(self, model: keras.Model, iterator: Any) -> None:
-        """Make the variables of a model that predicts before it was fitted, for an iterator."""
-        if model.built or not isinstance(iterator, tf.data.Iterator):
+    def build_to_predict(self, model: keras.Model, data: Any) -> None:
+        """Make the variables of a model that predicts before it was fitted.
+
+        Args:
+            data: An iterator over batches, or a list of them.
+        """
+        if model.built:
             return
-        spec = iterator.element_spec
+        batch = data.element_spec if isinstance(data, tf.data.Iterator) else data[0]
         given, *_ = keras.utils.unpack_x_y_sample_weight(
-            _of_any_size(spec.data if isinstance(spec, Share) else spec)
+            batch.data if isinstance(batch, Share) else batch
         )
         with self._backend.scope():
             model(tf.nest.map_structure(_symbolic, given))
@@ -106,8 +112,8 @@ class Start:
             of_fit.begin_with(model, first)
 
 
-def _symbolic(spec: tf.TensorSpec) -> keras.KerasTensor:
-    return keras.KerasTensor(spec.shape, spec.dtype.name)
+def _symbolic(part: Any) -> keras.KerasTensor:
+    return keras.KerasTensor([None, *part.shape[1:]], tf.as_dtype(part.dtype).name)
 
 
 def _of_any_size(spec: Any) -> Any:
