@@ -101,8 +101,8 @@ def install(
 def _compiled(compile_model: Any, _: keras.Model, *args: Any, **kwargs: Any) -> None:
     if "distribute" in kwargs:
         raise ValueError(
-            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute(), called "
-            "once after the imports, has every model trained on all devices."
+            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute() "
+            "after the imports has every model trained on all devices."
         )
     compile_model(*args, **kwargs)
 
