@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-import keras
 import pytest
 import tensorflow as tf
 from paths import ROOT
@@ -47,12 +46,16 @@ def test_unknown_batch_is_refused():
 
 
 def test_keras_that_does_not_run_on_tensorflow_is_refused(monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="Keras runs on jax here"):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(ValueError, match="KERAS_BACKEND chooses the Keras backend 'jax'"):
         tfunet.distribute()
 
 
 def test_keras_2_is_refused(monkeypatch):
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    with pytest.raises(ValueError, match="TF_USE_LEGACY_KERAS makes Keras 2"):
+        tfunet.distribute()
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS")
+    monkeypatch.setitem(sys.modules, "tf_keras", sys)
     with pytest.raises(ValueError, match=r"This script uses tf_keras \(Keras 2\)"):
         tfunet.distribute()
