@@ -37,6 +37,16 @@ def made(name):
     return lambda x: layer(x, training=True)
 
 
+def within(rows, draw):
+    """Return a step of a replica that draws."""
+
+    def step(x):
+        with computing(rows):
+            return draw(x)
+
+    return step
+
+
 def drawn(name, x, num_replicas, *, is_known):
     """What each replica draws for the rows that it takes of x, less what counts for nothing."""
     parts = []
@@ -45,8 +55,9 @@ def drawn(name, x, num_replicas, *, is_known):
         rows, draw = Rows(index=index, num_replicas=num_replicas, num_rows=num_rows), made(name)
         begin, end = (int(each) for each in rows.taken)
         shape = [end - begin if is_known else None, *x.shape[1:]]
-        with as_one_device(), computing(rows):
-            part = tf.function(draw, input_signature=[tf.TensorSpec(shape)])(x[begin:end])
+        step = within(rows, draw)
+        with as_one_device():
+            part = tf.function(step, input_signature=[tf.TensorSpec(shape)])(x[begin:end])
         parts.append(part[: int(rows.count)])
     return parts
 
@@ -70,6 +81,17 @@ def test_parts_of_a_batch_in_a_row_are_each_shared_out():
                 parts.append(keras.random.normal((6, 2), seed=3))  # False images, then true ones.
     np.testing.assert_array_equal(np.concatenate([part[:3] for part in parts]), whole[:6])
     np.testing.assert_array_equal(np.concatenate([part[3:] for part in parts]), whole[6:])
+
+
+def test_first_values_of_a_variable_that_a_step_makes_are_those_of_one_device():
+    def step(x):
+        # The scope is Keras's for a variable that a step makes.
+        with computing(Rows(index=1, num_replicas=2, num_rows=6)), tf.init_scope():
+            return keras.random.normal((3, 2), seed=3)
+
+    with as_one_device():
+        made = tf.function(step)(tf.ones(1))
+    np.testing.assert_array_equal(made, keras.random.normal((3, 2), seed=3))
 
 
 def test_numbers_for_something_else_than_rows_are_the_same_for_all():

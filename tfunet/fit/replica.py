@@ -20,6 +20,8 @@ from keras import ops
 from tfunet.fit.shares import Rows
 from tfunet.inside.of_fit import drawing_by, reducing_by, synchronized_moments_of
 
+# A part of a batch in draws of several parts.
+LEAST_ROWS = 3
 MEANS = ("mean", "sum_over_batch_size")
 VARIABLES = (tf.Variable, keras.Variable)
 
@@ -29,6 +31,7 @@ class _Current(threading.local):
     """The rows of the replica that this thread traces: MirroredStrategy traces each in a thread."""
 
     rows: Rows | None = None
+    is_eager: bool = False
 
 
 _current = _Current()
@@ -37,11 +40,12 @@ _current = _Current()
 @contextlib.contextmanager
 def computing(rows: Rows) -> Iterator[None]:
     """Compute these rows in the block, on the device of their replica."""
-    before, _current.rows = _current.rows, rows
+    before = _current.rows, _current.is_eager
+    _current.rows, _current.is_eager = rows, tf.executing_eagerly()
     try:
         yield
     finally:
-        _current.rows = before
+        _current.rows, _current.is_eager = before
 
 
 def current_rows() -> Rows | None:
@@ -125,13 +129,17 @@ def _own_rows(rows: Rows, first: Any, draw: Callable[[Any], Any]) -> Any:
     Several parts of a batch may follow each other, such as false and true images: rows of all
     replicas are then drawn for each part.
     """
+    if tf.executing_eagerly() != _current.is_eager:
+        return draw(first)  # Not in the step: the first values of a variable.
     begin, end = rows.taken
     own, of_all = end - begin, rows.num_rows
     if isinstance(first, int):
-        # The size of a batch that is not known is no number.
-        if not isinstance(own, int) or first % own or not first:
+        # The size of a batch that is not known is no number. One that is known may be another
+        # number by chance, such as the 2 of a point: so few rows are no two parts.
+        is_one, is_two = first == own, first == 2 * own and first >= 2 * LEAST_ROWS
+        if not isinstance(own, int) or not (is_one or is_two):
             return draw(first)
-        num_parts = first // own
+        num_parts = 1 if is_one else 2
     else:
         first, own, begin, of_all = (
             tf.cast(each, tf.int32) for each in (first, own, begin, of_all)

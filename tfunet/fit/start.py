@@ -18,7 +18,7 @@ from tfunet.inside import of_fit
 from tfunet.learning.averaging import instead_of_apply
 from tfunet.models.own_terms import keep_terms_apart
 from tfunet.training import state
-from tfunet.training.train_step import Applied, build_optimizers
+from tfunet.training.train_step import Applied, Used, build_optimizers, check_trains_model
 
 
 @final
@@ -48,12 +48,12 @@ class Start:
             except Exception:
                 if not is_own:
                     raise
+        if self._split is not None:
+            self._split.install(model, batch[0] if isinstance(batch, tuple) else batch)
         if is_own:
             self._build_optimizers(model, batch)
         if len(self._topology.local_replicas) > 1:
             keep_terms_apart(model)
-        if self._split is not None:
-            self._split.install(model, batch[0] if isinstance(batch, tuple) else batch)
         self.share_weights(model)
 
     def _build_optimizers(self, model: keras.Model, batch: Any) -> None:
@@ -71,6 +71,9 @@ class Start:
             return
         with self._backend.scope():
             build_optimizers(applied.trained)
+        if self._split is not None:
+            used = Used(optimizers=[optimizer for optimizer, _ in applied.trained])
+            check_trains_model(used, self._split.network(model).variables)
         self._others[model] = [
             variable for optimizer, _ in applied.trained for variable in optimizer.variables
         ]

@@ -121,8 +121,10 @@ class Strategy:
         summed_logs.begin()
         if self.split is None:
             return summed_logs.end(step.step(data), fingerprint)
-        with self.split.network(self.model).traced_step():
+        network = self.split.network(self.model)
+        with network.traced_step():
             logs = step.step(data)
+        network.check_calls()
         return summed_logs.end(logs, fingerprint)
 
     def _rows(self, replica: int, share: Share) -> Rows:
