@@ -122,8 +122,12 @@ def numbers_are_arrays() -> None:
     Within its scope TensorFlow hands over no array: "object __array__ method not producing an
     array". A variable of one device is taken as it is.
     """
+
+    def array(variable: Any, dtype: Any = None, copy: Any = None) -> np.ndarray:  # copy: NumPy 2.
+        return np.array(variable.numpy(), dtype=dtype)
+
     kind = values.DistributedVariable
-    kind.__array__ = lambda variable, dtype=None: np.asarray(variable.numpy(), dtype=dtype)
+    kind.__array__ = array
     kind.__float__ = lambda variable: float(variable.numpy())
     kind.__int__ = lambda variable: int(variable.numpy())
 
