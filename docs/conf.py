@@ -62,6 +62,7 @@ CONTENTS = {
         "large-models-internals",
         "large-models-results",
         "check-ways",
+        "check-fit",
         "../STYLE",
         "../logs/reference/README",
     ),

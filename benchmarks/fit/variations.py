@@ -67,8 +67,9 @@ class Lines(keras.callbacks.Callback):
     """Appends a line to a file after each epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
-        with (options.out / "lines.txt").open("a") as file:
-            file.write(f"{epoch} {logs['loss']:.4f}\n")
+        if self.is_chief:  # All processes have a callback of one's own.
+            with (options.out / "lines.txt").open("a") as file:
+                file.write(f"{epoch} {logs['loss']:.4f}\n")
 
 
 def batches():

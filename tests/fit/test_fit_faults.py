@@ -15,7 +15,8 @@ FAULTS = {
     "model_before": ("mirrored", "after TensorFlow took its devices"),
     "after_devices": ("mirrored", "after TensorFlow took its devices"),
     "two_calls": ("mirrored", "batch='global', and now with batch='replica'. Call it once."),
-    "compile_distribute": ("mirrored", "tfunet.distribute()"),
+    # Keras's own words.
+    "compile_distribute": ("mirrored", "compile() got an unexpected keyword argument 'distribute'"),
     "other_keras_backend": ("mirrored", "Start with KERAS_BACKEND=tensorflow"),
     "tf_keras_imported": ("mirrored", "Import keras (Keras 3)"),
 }

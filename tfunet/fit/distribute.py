@@ -114,6 +114,8 @@ def distribute(
     if "tf_keras" in sys.modules:
         raise ValueError(OLD_KERAS)
     # Only now: Keras cannot even be imported where another backend is chosen.
+    import keras
+
     from tfunet.fit.hooks import install
     from tfunet.inside.of_tensorflow import has_devices
 
@@ -132,6 +134,7 @@ def distribute(
         process_count=topology.process_count,
         batch=batch,
     )
+    keras.callbacks.Callback.is_chief = topology.is_chief
     if topology.num_replicas > 1:
         _begin_alike(joined.backend, topology)
         install(

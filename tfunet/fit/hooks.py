@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
+from tfunet.config.own_code import OURS
 from tfunet.fit.rates import scale_rates
 from tfunet.fit.split import SplitSamples
 from tfunet.fit.start import Start
@@ -24,8 +25,9 @@ from tfunet.fit.summed_logs import OTHER_BATCHES
 from tfunet.graph.traced import traced
 from tfunet.inside import of_fit
 from tfunet.inside.of_tensorflow import numbers_are_arrays
+from tfunet.process.terminal import lines_of
 from tfunet.process.watchdog import OWN_CODE
-from tfunet.training.callbacks import WRITERS
+from tfunet.training.callbacks import WRITERS, told_of_all
 
 # Callbacks that only the chief may have; what ModelCheckpoint writes elsewhere is not kept.
 OF_CHIEF = frozenset({*WRITERS, "BackupAndRestore", "RemoteMonitor"} - {"ModelCheckpoint"})
@@ -91,20 +93,10 @@ def install(
     of_fit.around_building(build)
     of_fit.around_callbacks(gather)
     of_fit.around_attributes(_outside_of_scope)
-    of_fit.around(keras.Model, "compile", _compiled)
     if scales_rate:
         scale_rates(topology.num_replicas)
     if not topology.is_chief:
         Elsewhere().install()
-
-
-def _compiled(compile_model: Any, _: keras.Model, *args: Any, **kwargs: Any) -> None:
-    if "distribute" in kwargs:
-        raise ValueError(
-            "compile(distribute=...) is of an older Keras. Leave it out: tfunet.distribute() "
-            "after the imports has every model trained on all devices."
-        )
-    compile_model(*args, **kwargs)
 
 
 def _stay_in_scope(backend: Backend) -> None:
@@ -197,9 +189,20 @@ def _own(callbacks: Any, topology: Topology, start: Start, begin: Callable[..., 
         if topology.is_chief
         or not any(kind.__name__ in OF_CHIEF for kind in type(callback).__mro__)
     ]
-    for callback in own:
-        callback.is_chief = topology.is_chief
+    users = {type(one).__name__: None for one in own if _is_users(one)}
+    new = [name for name in users if name not in _told]
+    _told.update(users)
+    if new and topology.is_chief and topology.process_count > 1:
+        print(lines_of(f"tfunet: {told_of_all(new, topology.process_count)}"), flush=True)
     return [_Watched(begin), *own, _Begin(start)]
+
+
+# The callbacks of the user's own of which it was said that all processes have them.
+_told: dict[str, None] = {}
+
+
+def _is_users(callback: keras.callbacks.Callback) -> bool:
+    return type(callback).__module__.partition(".")[0] not in ("keras", *OURS)
 
 
 def _quiet(settings: dict[str, Any], topology: Topology) -> dict[str, Any]:

@@ -93,11 +93,20 @@ def _configured(attempt: Attempt) -> list[keras.callbacks.Callback]:
             callbacks.append(callback)
     if everywhere:
         attempt.say(
-            f"{', '.join(everywhere)}: runs in each of the {topology.process_count} processes, as "
-            "what stops a run or changes its learning rate must. For a callback that writes files "
-            "or sends messages give chief_only = true in its table, or let it ask self.is_chief."
+            told_of_all(
+                everywhere, topology.process_count, "give chief_only = true in its table, or "
+            )
         )
     return callbacks
+
+
+def told_of_all(names: Sequence[str], process_count: int, keys: str = "") -> str:
+    """Return what to say of callbacks that each process has; `keys` is what may be given, too."""
+    return (
+        f"{', '.join(names)}: runs in each of the {process_count} processes, as what stops a run "
+        "or changes its learning rate must. For a callback that writes files or sends messages "
+        f"{keys}let it ask self.is_chief."
+    )
 
 
 def restore_state(callback: keras.callbacks.Callback, state: Mapping[str, Any]) -> None:
