@@ -15,7 +15,7 @@ from paths import ROOT
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).with_name("fit_script.py")
-BACKENDS = ["single", "mirrored", "multiworker", "horovod"]
+BACKENDS = ["mirrored", "multiworker", "horovod"]
 TOLERANCE = 1e-6
 # Other roundings in low precision; and moments that each replica takes of its own rows.
 TOLERANCES = {"half_precision": 1e-2, "brain_floats": 5e-2, "moments_apart": 2.0}
@@ -42,8 +42,7 @@ class Fitted:
 
 def fitted(folder, *cases, backend=None, **variables):
     """Run the script to its end: with `tfunet run`, or with Python alone."""
-    count = 1 if backend == "single" else 2
-    launcher = ["-m", "tfunet", "run", "--backend", f"{backend}", "--num_replicas", f"{count}"]
+    launcher = ["-m", "tfunet", "run", "--backend", f"{backend}", "--num_replicas", "2"]
     launcher += ["--out", f"{folder}-logs"]
     done = subprocess.run(
         [sys.executable, *(launcher if backend else []), SCRIPT, folder, *cases],
@@ -113,12 +112,10 @@ def test_all_processes_have_the_same_bits(backend, whole):
         assert [key for key in chief if chief[key].tobytes() != other[key].tobytes()] == []
 
 
-def test_files_are_written_once(backend, whole, alone):
+def test_files_are_written_once(whole, alone):
     audit = Path(f"{whole.folder}-audit.txt")
-    if backend != "single":
-        lines = [line.split(" ", 1) for line in audit.read_text().splitlines()]
-        by = {index for index, path in lines if "written" in path}
-        assert by == {"0"}
+    lines = [line.split(" ", 1) for line in audit.read_text().splitlines()]
+    assert {index for index, path in lines if "written" in path} == {"0"}
     names, expected = (
         sorted(f"{path.parent.relative_to(run.folder)}/{path.suffix}" for path in files(run))
         for run in (whole, alone)
@@ -134,8 +131,7 @@ def files(run):
 
 def test_progress_is_told_once(backend, whole):
     assert whole.output.count("Epoch 1/2\n") == 1
-    told = "tfunet: 2 replicas of the backend"
-    assert whole.output.count(told) == (backend != "single")
+    assert whole.output.count(f"tfunet: 2 replicas of the backend {backend}") == 1
     for path in Path(f"{whole.folder}-logs").glob("log-[1-9].txt"):
         assert "Epoch" not in path.read_text()
 
@@ -161,13 +157,12 @@ def test_killed_process_ends_the_script_and_is_named_and_it_goes_on_to_the_same_
 
 def test_each_replica_takes_a_batch_and_the_rate_is_scaled(backend, whole, contract_folder):
     how = {"batch": "replica", "scale_learning_rate": True}
-    batch = [4, 0.1] if backend == "single" else [2, 0.05]
     run = fitted(
         contract_folder / f"fit-{backend}-in-batches",
         "in_batches",
         backend=backend,
         TFUNET_TEST_DISTRIBUTE=json.dumps(how),
-        TFUNET_TEST_BATCH=json.dumps(batch),
+        TFUNET_TEST_BATCH=json.dumps([2, 0.05]),
     )
     assert run.exit_code == 0, run.output
     expected = {key: whole.results[0][key] for key in run.results[0]}
