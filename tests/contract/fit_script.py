@@ -291,6 +291,34 @@ def in_batches(draw):
     keep(model, fit=model.fit(x, y, batch_size=size, verbose=0), data=model.fit(data, verbose=0))
 
 
+@case
+def images(draw):
+    """Masks, and labels of whole images, of which the last batch has one."""
+    x = draw.normal(size=(7, 16, 8, 2)).astype("float32")
+    entry = keras.Input((16, 8, 2))
+    fine = layers.Conv2D(3, 3, padding="same", activation="relu")(entry)
+    fine = layers.BatchNormalization(synchronized=True)(fine)
+    coarse = layers.Conv2D(4, 3, padding="same", activation="tanh")(layers.MaxPooling2D()(fine))
+    both = layers.Concatenate()([fine, layers.UpSampling2D()(coarse)])
+    of_places = keras.Model(entry, layers.Conv2D(1, 1)(both))
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    of_places.compile(keras.optimizers.SGD(0.1), loss, metrics=["mse"])
+    masks = (x.sum(-1, keepdims=True) > 0).astype("float32")
+    fit = of_places.fit(x, masks, 3, 2, validation_data=(x, masks), verbose=0)
+    keep(of_places, fit=fit, predicted=of_places.predict(x, batch_size=4, verbose=0))
+    of_images = keras.Sequential(
+        [
+            keras.Input((16, 8, 2)),
+            layers.Conv2D(3, 3, strides=2, activation="tanh"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(3),
+        ]
+    )
+    of_images.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    labelled = of_images.fit(x, np.arange(7) % 3, 3, sample_weight=draw.random(7), verbose=0)
+    results["images/labelled/loss"] = np.array(labelled.history["loss"])
+
+
 for name in sys.argv[2:] or CASES:
     keras.utils.clear_session()
     keras.utils.set_random_seed(1)

@@ -168,3 +168,17 @@ def test_each_replica_takes_a_batch_and_the_rate_is_scaled(backend, whole, contr
     expected = {key: whole.results[0][key] for key in run.results[0]}
     assert expected
     assert far_off(run.results[0], expected) == {}
+
+
+def test_samples_are_cut_over_devices(backend, whole, contract_folder):
+    run = fitted(
+        contract_folder / f"fit-{backend}-cut",
+        "images",
+        backend=backend,
+        TFUNET_TEST_DISTRIBUTE=json.dumps({"split": [2, 1]}),
+    )
+    assert run.exit_code == 0, run.output
+    assert f"tfunet: 1 replica of 2 devices each of the backend {backend}" in run.output
+    expected = {key: whole.results[0][key] for key in run.results[0]}
+    assert expected
+    assert far_off(run.results[0], expected) == {}
