@@ -13,8 +13,6 @@ FAULTS = {
     "unseeded_generator": ("multiworker", "The processes read different batches."),
     "shuffled_by_process": ("multiworker", "The processes read different batches."),
     "model_before": ("mirrored", "after TensorFlow took its devices"),
-    "after_devices": ("mirrored", "after TensorFlow took its devices"),
-    "two_calls": ("mirrored", "batch='global', and now with batch='replica'. Call it once."),
     # Keras's own words.
     "compile_distribute": ("mirrored", "compile() got an unexpected keyword argument 'distribute'"),
     "other_keras_backend": ("mirrored", "Start with KERAS_BACKEND=tensorflow"),
