@@ -54,7 +54,8 @@ def alone(tmp_path_factory):
 
 def test_two_lines_of_the_script_are_new():
     marked = [line for line in SCRIPT.read_text().splitlines() if line.endswith("  # new")]
-    (shown,) = blocks(PAGE, "python")
+    shown, cut = blocks(PAGE, "python")
+    assert "distribute(split=[2, 1])" in cut  # The contract of fit trains so.
     assert marked == list(filter(None, shown.splitlines()))
 
 
