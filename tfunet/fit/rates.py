@@ -45,7 +45,7 @@ def scale_rates(factor: int) -> None:
             return
         scaled.add(optimizer)
         rate = of_fit.rate_of(optimizer)
-        if isinstance(rate, ScaledSchedule):  # Of a model that was saved.
+        if isinstance(rate, ScaledSchedule):  # The model was saved with it.
             rate = rate.schedule
         is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
         optimizer.learning_rate = (
