@@ -55,7 +55,7 @@ MOST_LETTERS = 160
 HEAD = """# Scripts with fit against one device
 
 `make check-fit` writes this page. It runs scripts with Keras's `fit`
-([benchmarks/fit](../benchmarks/fit)) with plain `python`, and with `tfunet run` on two replicas of
+(`benchmarks/fit`) with plain `python`, and with `tfunet run` on two replicas of
 each backend. All have the same global batches. A number is the largest difference from one device,
 relative to the largest number of the array:
 
