@@ -60,7 +60,7 @@ def ours_times(folder):
 
 
 def run_script(way, folder, parameters):
-    """Return the steady step times of a script with `fit`, the slower process's for each step.
+    """Return the steady step times of a script with `fit`: those of its first process, as of ours.
 
     `way` is "fit BACKEND", ours, or "tf_keras KIND", a peer.
     """
@@ -81,8 +81,7 @@ def run_script(way, folder, parameters):
         raise SystemExit(f"{way}: the processes end with different weights.")
     if facts[0]["parameters"] != parameters:
         raise SystemExit(f"{way}: {facts[0]['parameters']} parameters, not {parameters}.")
-    each = zip(*(fact["seconds"] for fact in facts), strict=True)
-    return [max(seconds) for seconds in each][WARM_UP_STEPS:]
+    return facts[0]["seconds"][WARM_UP_STEPS:]
 
 
 def run_independent(folder, cache):

@@ -251,7 +251,7 @@ def test_variables_of_strategies(monkeypatch):
 
 @of(of_fit.around, of_fit.train_by, of_fit.around_making_steps, of_fit.around_making_predict)
 @of(of_fit.around_building, of_fit.around_callbacks, of_fit.data_set_of, of_fit.build)
-@of(of_fit.first_epoch, of_fit.begin_with, of_fit.rate_of, of_fit.losses_of)
+@of(of_fit.first_epoch, of_fit.begin_with, of_fit.rate_of, of_fit.losses_of, of_fit.function_of)
 def test_what_a_fit_does_is_changed(monkeypatch):
     for kind, name in (
         (TensorFlowTrainer, "distribute_strategy"),
@@ -297,6 +297,9 @@ def test_what_a_fit_does_is_changed(monkeypatch):
     unbuilt.compile("sgd", "mse")
     of_fit.build(unbuilt, (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])))
     assert unbuilt.weights[0].shape == (2, 1)
+    accuracy = keras.metrics.BinaryAccuracy()
+    assert of_fit.function_of(accuracy) is keras.metrics.binary_accuracy
+    assert of_fit.function_of(keras.metrics.Mean()) is None
     (loss,) = of_fit.losses_of(unbuilt)
     assert loss([[1.0]], [[3.0]]) == 4
 

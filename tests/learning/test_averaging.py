@@ -46,6 +46,23 @@ def test_accumulated_passes_make_one_step_of_their_mean():
     assert int(optimizer.iterations) == 1
 
 
+def test_update_that_is_held_comes_after_the_block_and_not_after_an_error():
+    variable = keras.Variable([0.0])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=1.0)
+    optimizer.build([variable])
+    averaging = Averaging(average=halves)
+    with averaging.traced():
+        with averaging.held():
+            optimizer.apply([tf.constant([2.0])], [variable])
+            assert float(variable[0]) == 0.0
+        assert float(variable[0]) == -1.0
+        with pytest.raises(KeyError), averaging.held():
+            optimizer.apply([tf.constant([2.0])], [variable])
+            raise KeyError
+        optimizer.apply([tf.constant([2.0])], [variable])
+    assert float(variable[0]) == -2.0
+
+
 def test_variable_that_the_loss_does_not_reach_stays():
     used, unused = keras.Variable([1.0]), keras.Variable([1.0])
     optimizer = keras.optimizers.Adam(0.1)

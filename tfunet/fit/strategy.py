@@ -1,7 +1,7 @@
 """What Keras's trainer takes for its strategy: it runs steps on the replicas of a backend."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -87,6 +87,7 @@ class Strategy:
             share = share_of(batch, local, self._num_replicas)
         begin, _ = self._rows(local.start, share).taken
         results = Results()
+        averaging = Averaging(average=self.backend.average)
 
         def replica() -> Any:
             device = self._device()
@@ -101,23 +102,22 @@ class Strategy:
                 if self.split is not None:
                     data = self.split.own_part(self.model, data)
                 if isinstance(step, LogsStep):
-                    return self._logs(step, data, rows, share.fingerprint, results)
+                    summed_logs = SummedLogs(self.model, rows, results, device)
+                    with averaging.held() if summed_logs.come_first else nullcontext():
+                        return self._logs(step, data, share.fingerprint, summed_logs)
                 with tf.control_dependencies([check_same(share.fingerprint, device.count)]):
                     return tf.nest.map_structure(
                         lambda own: self._gathered(own, rows, device, share.fingerprint),
                         step(data),
                     )
 
-        averaging = Averaging(average=self.backend.average)
         with averaging.traced(), as_one_device(), results.noting(self.model):
             outputs = self.backend.run(replica)
         return tf.nest.map_structure(lambda value: value[0], outputs)
 
     def _logs(
-        self, step: LogsStep, data: Any, rows: Rows, fingerprint: tf.Tensor, results: Results
+        self, step: LogsStep, data: Any, fingerprint: tf.Tensor, summed_logs: SummedLogs
     ) -> Any:
-        device = self._device()
-        summed_logs = SummedLogs(self.model, rows, results, device)
         summed_logs.begin()
         if self.split is None:
             return summed_logs.end(step.step(data), fingerprint)

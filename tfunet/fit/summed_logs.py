@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfunet.fit.replica import current_rows, summed
 from tfunet.fit.shares import Rows
+from tfunet.inside.of_fit import function_of
 from tfunet.inside.of_tensorflow import updating_alone
 from tfunet.learning.pass_states import states_of
 
@@ -118,6 +119,19 @@ class SummedLogs:
     def __init__(self, model: keras.Model, rows: Rows, results: Results, device: Device) -> None:
         self._model, self._rows, self._results, self._device = model, rows, results, device
 
+    @property
+    def come_first(self) -> bool:
+        """Whether they may be summed before the weights change, while a step goes backward.
+
+        Only metrics of Keras, in its own steps, are sure not to see that the weights changed.
+        """
+        kind, of_keras = type(self._model), keras.Model
+        return (
+            kind.train_step is of_keras.train_step
+            and kind.compute_metrics is of_keras.compute_metrics
+            and all(map(_is_of_keras, _with_inner(self._model.metrics)))
+        )
+
     def begin(self) -> None:
         """Before the step: the first replica alone goes on from what all have counted."""
         if self._device.index == 0:
@@ -184,6 +198,11 @@ class SummedLogs:
     def _before(self, state: Any) -> tf.Tensor:
         """Return the state of a replica whose rows count for nothing: it is never the first one."""
         return tf.zeros(state.shape, tf.float64)
+
+
+def _is_of_keras(metric: keras.Metric) -> bool:
+    made_by = function_of(metric) or type(metric)
+    return str(made_by.__module__).startswith("keras.")
 
 
 def _by_rows(update: Any) -> Any:

@@ -87,6 +87,11 @@ def losses_of(model: keras.Model) -> list[Any]:
     return [] if compiled is None else [each.loss for each in compiled._flat_losses]
 
 
+def function_of(metric: keras.Metric) -> Any:
+    """Return the function of which a metric is the mean; None for one of another kind."""
+    return getattr(metric, "_fn", None)
+
+
 def rate_of(optimizer: keras.Optimizer) -> Any:
     """Return the learning rate of an optimizer: a variable, or a schedule."""
     return optimizer._learning_rate

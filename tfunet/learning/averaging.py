@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
@@ -76,6 +76,19 @@ class Averaging:
     accumulation: int = 1
     optimizers: Sequence[keras.Optimizer] | None = None
     is_alone: bool = False
+    _held: threading.local = field(default_factory=threading.local, init=False, repr=False)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Average and update only after the block, on the replica that traces it."""
+        updates: list[Callable[[], None]] = []
+        self._held.updates = updates
+        try:
+            yield
+        finally:
+            self._held.updates = None
+        for update in updates:
+            update()
 
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
@@ -97,9 +110,17 @@ class Averaging:
                 passes.gradients = pending
                 return
             passes.gradients = []
-            averaged = average_present(_mean(pending), self.average)
-            with updating_alone():  # What all have is the same.
-                apply(averaged, variables)
+
+            def update() -> None:
+                averaged = average_present(_mean(pending), self.average)
+                with updating_alone():  # What all have is the same.
+                    apply(averaged, variables)
+
+            held = getattr(self._held, "updates", None)
+            if held is None:
+                update()
+            else:
+                held.append(update)
 
         with instead_of_apply(apply_averaged), contextlib.ExitStack() as refused:
             if not self.is_alone:
