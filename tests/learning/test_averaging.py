@@ -1,3 +1,5 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -56,9 +58,9 @@ def test_update_that_is_held_comes_after_the_block_and_not_after_an_error():
             optimizer.apply([tf.constant([2.0])], [variable])
             assert float(variable[0]) == 0.0
         assert float(variable[0]) == -1.0
-        with pytest.raises(ValueError, match="No gradient"), averaging.held():
-            for gradient in (tf.constant([2.0]), None):
-                optimizer.apply([gradient], [variable])
+        with contextlib.suppress(KeyError), averaging.held():
+            optimizer.apply([tf.constant([2.0])], [variable])
+            raise KeyError
         optimizer.apply([tf.constant([2.0])], [variable])
     assert float(variable[0]) == -2.0
 
