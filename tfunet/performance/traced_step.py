@@ -13,7 +13,7 @@ from tfunet.data.task import Task
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
 from tfunet.inside.of_keras import build_metrics
-from tfunet.swap.arena.device_memory import variable_bytes
+from tfunet.swap.arena.device_memory import sizes, variable_bytes
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.compiled_model import compiled_model
 from tfunet.training.loss import make_loss
@@ -25,12 +25,14 @@ class TracedStep:
     """A step of some samples, and what is in memory all through it.
 
     Args:
+        weight_bytes: Size of each trainable weight.
         variables_bytes: Size of each weight and each of the optimizer's variables.
         more_bytes: Size of the batch and of constants.
     """
 
     trace: Trace
     samples: int
+    weight_bytes: Sequence[int]
     variables_bytes: Sequence[int]
     more_bytes: int
 
@@ -88,6 +90,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
     return TracedStep(
         trace=trace,
         samples=samples,
+        weight_bytes=sizes(model.trainable_variables),
         variables_bytes=variable_bytes(model),
         more_bytes=reader.num_bytes(image) + reader.num_bytes(truth) + trace.constant_bytes,
     )

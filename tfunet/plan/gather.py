@@ -1,0 +1,255 @@
+"""Gathers what is known of a run from its traced network; nothing is trained or allocated."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import layers
+
+from tfunet.config.run import RunConfig
+from tfunet.data.class_weights import class_weights
+from tfunet.data.split import split_of
+from tfunet.data.task import Task, open_task
+from tfunet.geometry.kinds import kind_of
+from tfunet.geometry.reach import Reach, upsampling_reach
+from tfunet.geometry.receptive_field import window_reach
+from tfunet.learning import optimizers
+from tfunet.parallel.rules import (
+    average_pooled,
+    convolved,
+    global_average,
+    global_maximum,
+    max_pooled,
+    merges,
+    normalized,
+    pointwise,
+    rule_of,
+    transposed,
+    upsampled,
+)
+from tfunet.performance.devices import BYTES_SHARE, OP_START_SECONDS, Device, described
+from tfunet.performance.layer_costs import layer_costs
+from tfunet.performance.traced_step import TracedStep, traced_step
+from tfunet.pipeline.chain import Chain, ChainLayer, Variable
+from tfunet.pipeline.network import Node, NodeGraph, read_network
+from tfunet.plan.facts import Border, RunFacts, Update
+from tfunet.swap.plan.schedule import memory, schedule
+from tfunet.training.loss import make_loss
+from tfunet.training.own_variables import num_slots
+from tfunet.training.stage_cut import check_own_methods
+from tfunet.training.tiling import check_loss, check_model, halo_of, inexact_layers, network_for
+
+# A core crops, augments and stacks a number of a sample in about so long.
+SECONDS_A_NUMBER = 15e-9
+# Ops of an optimizer for each weight: as many, and so many more for each state that it keeps.
+UPDATE_OPS, UPDATE_OPS_A_STATE = 3, 5
+# Tensors that such an op reads or makes.
+UPDATE_TENSORS = 3
+# A row of each part where what layers need of others is looked at: pooled without rest.
+ROW = 48
+
+# Returns the costs of a network's layers for so many samples at once.
+Costs = Callable[[NodeGraph, int, Callable[[Any], tf.Tensor] | None], Chain]
+
+
+def gather(
+    config: RunConfig,
+    device: Device,
+    *,
+    measured: Mapping[int, Costs] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> RunFacts:
+    """Return what is known of a run.
+
+    Args:
+        device: For which times are predicted, unless they are measured.
+        measured: Measures costs on devices of so many cores.
+        say: Is told what is being done.
+
+    Raises ValueError for a run that cannot be traced.
+    """
+    task = open_task(config)
+    source = task.source
+    source.check_images("a plan")
+    sizes = sorted({1, max(2, config.global_samples)})
+    loss = _loss(task)
+    model = network_for(task, task.patch)
+    why_no_stages, graph = "", None
+    try:
+        graph = read_network(model)
+        check_own_methods(model)
+    except ValueError as error:
+        why_no_stages = str(error)
+    costs: dict[int, list[tuple[int, Chain]]] = {}
+    if graph is None:
+        say("tracing a step")
+        steps = [traced_step(_alone(config, samples), task) for samples in sizes]
+        costs[0] = [(step.samples, _one_layer(step, device)) for step in steps]
+    else:
+        ways = measured or {0: partial(_described_costs, device)}
+        for cores, way in ways.items():
+            say("tracing layers" if not measured else f"measuring layers on {cores or 'a'} core(s)")
+            costs[cores] = [(samples, way(graph, samples, loss(samples))) for samples in sizes]
+    slots = num_slots(optimizers.make(config, 1, 1))
+    halo, steps_of_tiles, why_no_tiles = _tiles(task, model)
+    spatial = len(task.patch)
+    return RunFacts(
+        model=config.model,
+        patch=task.patch,
+        tiled_patch=source.chosen_patch(config.patch, is_tiled=True),
+        sample_bytes=math.prod(task.patch) * (4 * source.channels + 1),
+        sample_seconds=math.prod(task.patch) * source.channels * SECONDS_A_NUMBER,
+        num_samples=len(split_of(config, source).train) * config.patches_per_case,
+        global_samples=config.global_samples,
+        costs=costs,
+        update=Update(slots, _update_seconds(model, slots, device)),
+        borders=() if graph is None else tuple(_borders(graph, spatial)),
+        halo=halo,
+        alignment=steps_of_tiles,
+        why_no_tiles=why_no_tiles,
+        why_no_stages=why_no_stages,
+        by_batch=tuple(
+            layer.name
+            for layer in getattr(model, "operations", ())
+            if isinstance(layer, layers.BatchNormalization)
+        ),
+        graph=graph,
+        costs_from="measured" if measured else device.source,
+    )
+
+
+def _described_costs(
+    device: Device, graph: NodeGraph, samples: int, loss: Callable[[Any], tf.Tensor] | None
+) -> Chain:
+    return layer_costs(graph, samples, device, loss)
+
+
+def _loss(task: Task) -> Callable[[int], Callable[[Any], tf.Tensor] | None]:
+    """Return what returns the loss of so many samples; None of arrays."""
+    if task.source.samples is not None:
+        return lambda samples: None
+    loss = make_loss(task, class_weights(task.config, task.source))
+    targets = len(task.source.targets)
+    shape, dtype = ((targets,), tf.float32) if targets else (task.patch, tf.uint8)
+
+    def of(samples: int) -> Callable[[Any], tf.Tensor]:
+        return lambda output: loss(tf.zeros((samples, *shape), dtype), output)
+
+    return of
+
+
+def _alone(config: RunConfig, samples: int) -> RunConfig:
+    """Return the run on one device, with so many samples in a step."""
+    from tfunet.plan.layout import Layout
+
+    one = Layout().applied(config)
+    return type(one)(**{**vars(one), "global_batch": samples, "replica_batch": None})
+
+
+def _one_layer(step: TracedStep, device: Device) -> Chain:
+    """Return a step that cannot be cut as a chain of one layer."""
+    trace = step.trace
+    seconds = described(trace, device).op_seconds
+    backward = sum(
+        one for one, op in zip(seconds, trace.ops, strict=True) if op.is_backward
+    )
+    peak = int(memory(trace, schedule(trace, {})).max(initial=0))
+    weights = {
+        at: Variable(num_bytes // 4, num_bytes) for at, num_bytes in enumerate(step.weight_bytes)
+    }
+    return Chain(
+        layers=(
+            ChainLayer(
+                name="the model",
+                forward_seconds=sum(seconds) - backward,
+                backward_seconds=backward,
+                kept_bytes=peak,
+                variables=weights,
+            ),
+        ),
+        tensor_bytes=[],
+    )
+
+
+def _update_seconds(model: keras.Model, slots: int, device: Device) -> float:
+    sizes = [math.prod(variable.shape) * 4 for variable in model.trainable_variables]
+    ops = UPDATE_OPS + UPDATE_OPS_A_STATE * slots
+    moved = UPDATE_TENSORS * sum(sizes) / (device.bytes_per_second * BYTES_SHARE)
+    return ops * (len(sizes) * OP_START_SECONDS + moved)
+
+
+def _tiles(task: Task, model: keras.Model) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """Return the halo and the alignment of tiles, and why there can be none."""
+    if not task.source.has_masks:
+        return (), (), f"tiling needs masks, and {task.source.name!r} has none"
+    try:
+        halo, steps = halo_of(model, task.config.model)
+        check_model(model)
+        check_loss(task, model)
+    except ValueError as error:
+        return (), (), str(error)
+    if inexact := inexact_layers(model):
+        return halo, steps, f"{inexact[0]} uses statistics of whole samples, which no tile has"
+    return halo, steps, ""
+
+
+def _borders(graph: NodeGraph, spatial: int) -> Sequence[Border]:
+    """Return what each layer needs of the other parts of a sample."""
+    makers = {at: number for number, node in enumerate(graph.nodes) for at in node.makes}
+    rank = spatial + 2
+    found = []
+    for number, node in enumerate(graph.nodes):
+        reads = [graph.tensors[at] for at in node.reads if len(graph.tensors[at].shape) == rank]
+        if not reads or merges(node.operation):
+            continue
+        rule = rule_of(node.operation, rank)
+        num_bytes = sum(math.prod(one.shape[1:]) * tf.as_dtype(one.dtype).size for one in reads)
+        extents = tuple(reads[0].shape[1:-1])
+        border = partial(Border, num_bytes=num_bytes, extents=extents, layer=number)
+        if rule is None:
+            found.append(border(is_gathered=True))
+        elif rule in (normalized, global_average, global_maximum):
+            found.append(border(rows=(0,) * spatial, has_statistics=True))
+        elif rule in (convolved, max_pooled, average_pooled, transposed, upsampled):
+            rows = tuple(_rows(node, graph, axis) for axis in range(spatial))
+            if any(rows):
+                shared = rule is convolved and _follows_statistics(graph, makers, node, rank)
+                found.append(border(rows=rows, is_shared=shared))
+    return found
+
+
+def _follows_statistics(graph: NodeGraph, makers: Mapping[int, int], node: Node, rank: int) -> bool:
+    """Whether a layer reads what a normalization made, with layers for each pixel between."""
+    while len(node.reads) == 1 and node.reads[0] in makers:
+        node = graph.nodes[makers[node.reads[0]]]
+        rule = None if merges(node.operation) else rule_of(node.operation, rank)
+        if rule is normalized:
+            return True
+        if rule is not pointwise or kind_of(node.operation) is layers.Dense:
+            return False
+    return False
+
+
+def _rows(node: Node, graph: NodeGraph, axis: int) -> int:
+    """Return the rows of others that a part in the middle of an image reads along an axis."""
+    reach = _reach(node, graph, axis)
+    first, last = ROW, 2 * ROW
+    scale = reach.stride
+    rows = (first * scale, last * scale) if reach.transposed else (first // scale, last // scale)
+    begin, end = reach.needed(*rows)
+    return max(0, first - begin) + max(0, end - last)
+
+
+def _reach(node: Node, graph: NodeGraph, axis: int) -> Reach:
+    layer, kind = node.operation, kind_of(node.operation).__name__
+    read, made = (graph.tensors[at[0]].shape[1 + axis] for at in (node.reads, node.makes))
+    if "UpSampling" in kind:
+        is_linear = getattr(layer, "interpolation", "nearest") == "bilinear"
+        return upsampling_reach(layer.size[axis], linear=is_linear)
+    sizes = getattr(layer, "pool_size", None) or layer.kernel_size
+    if kind.endswith("Transpose"):
+        return window_reach(layer, axis, sizes, made, transposed=True)
+    return window_reach(layer, axis, sizes, read)
