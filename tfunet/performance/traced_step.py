@@ -55,20 +55,10 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
     Raises ValueError for a configuration that cannot be trained, and for parts of a sample or of a
     network.
     """
-    if config.stages > 1:
+    if config.num_devices > config.num_replicas or config.tiling:
         raise ValueError(
-            f"stages = {config.stages}: a step of a network in stages is not predicted here. "
-            "`tfunet models show NAME --stages N` predicts the time and memory of each stage."
-        )
-    if config.num_devices > config.num_replicas:
-        raise ValueError(
-            f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "
-            "split, or measure a run with it."
-        )
-    if config.tiling:
-        raise ValueError(
-            f"tiling = {list(config.tiling)}: a step on tiles is not predicted here. `tfunet "
-            "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
+            "A step in stages, or on parts or tiles of samples, is not traced here: `tfunet plan "
+            "RUN.toml` predicts its time and memory."
         )
     keras.config.set_dtype_policy(config.precision)
     loss = make_loss(task, class_weights(config, task.source))

@@ -1,5 +1,6 @@
 """What is known of a run before it is planned: its network's costs, borders and samples. Pure."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,10 @@ class Border:
         num_bytes: Size of what it reads, of one sample.
         rows: Rows that it reads of others along each axis, before and after its own together.
         extents: Rows of what it reads along each axis.
-        is_shared: Whether these rows come with the statistics of a normalization before it.
-        has_statistics: Whether it normalizes by statistics of whole samples.
+        is_shared: Whether these rows come with the statistics of a normalization before it, if
+            samples are cut along one axis.
+        has_statistics: Whether it normalizes by statistics of whole samples. `rows` are then those
+            of the layer that shares its exchange.
         is_gathered: Whether it runs on whole tensors, on every device.
     """
 
@@ -210,4 +213,4 @@ def part_share(patch: Sequence[int], split: Sequence[int]) -> float:
 
 
 def _pairs(bounds: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(itertools.pairwise(bounds))

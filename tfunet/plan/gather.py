@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,7 @@ from tfunet.performance.traced_step import TracedStep, traced_step
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.pipeline.network import Node, NodeGraph, read_network
 from tfunet.plan.facts import Border, RunFacts, Update
+from tfunet.plan.layout import Layout
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.loss import make_loss
 from tfunet.training.own_variables import num_slots
@@ -143,19 +145,14 @@ def _loss(task: Task) -> Callable[[int], Callable[[Any], tf.Tensor] | None]:
 
 def _alone(config: RunConfig, samples: int) -> RunConfig:
     """Return the run on one device, with so many samples in a step."""
-    from tfunet.plan.layout import Layout
-
-    one = Layout().applied(config)
-    return type(one)(**{**vars(one), "global_batch": samples, "replica_batch": None})
+    return replace(Layout().applied(config), global_batch=samples, replica_batch=None)
 
 
 def _one_layer(step: TracedStep, device: Device) -> Chain:
     """Return a step that cannot be cut as a chain of one layer."""
     trace = step.trace
     seconds = described(trace, device).op_seconds
-    backward = sum(
-        one for one, op in zip(seconds, trace.ops, strict=True) if op.is_backward
-    )
+    backward = sum(one for one, op in zip(seconds, trace.ops, strict=True) if op.is_backward)
     peak = int(memory(trace, schedule(trace, {})).max(initial=0))
     weights = {
         at: Variable(num_bytes // 4, num_bytes) for at, num_bytes in enumerate(step.weight_bytes)
@@ -200,37 +197,43 @@ def _borders(graph: NodeGraph, spatial: int) -> Sequence[Border]:
     """Return what each layer needs of the other parts of a sample."""
     makers = {at: number for number, node in enumerate(graph.nodes) for at in node.makes}
     rank = spatial + 2
-    found = []
+    found: dict[int, Border] = {}
     for number, node in enumerate(graph.nodes):
         reads = [graph.tensors[at] for at in node.reads if len(graph.tensors[at].shape) == rank]
         if not reads or merges(node.operation):
             continue
         rule = rule_of(node.operation, rank)
         num_bytes = sum(math.prod(one.shape[1:]) * tf.as_dtype(one.dtype).size for one in reads)
-        extents = tuple(reads[0].shape[1:-1])
-        border = partial(Border, num_bytes=num_bytes, extents=extents, layer=number)
+        border = Border(layer=number, num_bytes=num_bytes, extents=tuple(reads[0].shape[1:-1]))
         if rule is None:
-            found.append(border(is_gathered=True))
+            found[number] = replace(border, is_gathered=True)
         elif rule in (normalized, global_average, global_maximum):
-            found.append(border(rows=(0,) * spatial, has_statistics=True))
+            found[number] = replace(border, rows=(0,) * spatial, has_statistics=True)
         elif rule in (convolved, max_pooled, average_pooled, transposed, upsampled):
             rows = tuple(_rows(node, graph, axis) for axis in range(spatial))
+            before = None
+            if rule is convolved:
+                before = _statistics_before(graph, makers, node, rank)
+            if before in found:
+                found[before] = replace(found[before], rows=rows)
             if any(rows):
-                shared = rule is convolved and _follows_statistics(graph, makers, node, rank)
-                found.append(border(rows=rows, is_shared=shared))
-    return found
+                found[number] = replace(border, rows=rows, is_shared=before in found)
+    return list(found.values())
 
 
-def _follows_statistics(graph: NodeGraph, makers: Mapping[int, int], node: Node, rank: int) -> bool:
-    """Whether a layer reads what a normalization made, with layers for each pixel between."""
+def _statistics_before(
+    graph: NodeGraph, makers: Mapping[int, int], node: Node, rank: int
+) -> int | None:
+    """Return the normalization whose output a layer reads, with layers for each pixel between."""
     while len(node.reads) == 1 and node.reads[0] in makers:
-        node = graph.nodes[makers[node.reads[0]]]
+        number = makers[node.reads[0]]
+        node = graph.nodes[number]
         rule = None if merges(node.operation) else rule_of(node.operation, rank)
         if rule is normalized:
-            return True
+            return number
         if rule is not pointwise or kind_of(node.operation) is layers.Dense:
-            return False
-    return False
+            return None
+    return None
 
 
 def _rows(node: Node, graph: NodeGraph, axis: int) -> int:

@@ -17,6 +17,7 @@ from tfunet.config.run import RunConfig
 FEW_DEVICES = 8
 MOST_STAGES = 16
 MOST_PARTS = 16
+MOST_MICRO_BATCHES = 64
 # Along an axis, by the number of axes; and how much longer one side of a grid may be.
 MOST_TILES = {2: 64, 3: 16}
 MOST_STRETCH = 2
@@ -88,11 +89,14 @@ class Layout:
     def words(self, config: RunConfig) -> str:
         """Return the options to type after the run's file, so that it has this layout."""
         after = self.applied(config)
+        others = {"global_batch", "replica_batch", *SWAP_KEYS[1:]}
         given = {
-            key: getattr(after, key)
-            for key in (*(key.name for key in fields(self)), "processes", "balance")
-            if getattr(after, key) != getattr(config, key)
+            key: value
+            for key, value in vars(after).items()
+            if key not in others and value != getattr(config, key)
         }
+        if given.get("swap", "") is None:
+            given["swap"] = "none"
         if after.replica_samples != config.replica_samples:
             given["replica_batch"] = after.replica_samples
             if after.replica_samples * self.num_replicas != config.global_samples:
@@ -186,7 +190,8 @@ def _in_passes(place: Layout, global_samples: int) -> Iterator[Layout]:
             replace(place, accumulation=count) for count in ((1,) if place.tiling else counts)
         )
         return
-    for count, schedule, recompute in product(counts, SCHEDULES, (False, True)):
+    few = [count for count in counts if count <= MOST_MICRO_BATCHES]
+    for count, schedule, recompute in product(few, SCHEDULES, (False, True)):
         if not (recompute and schedule == "v"):
             yield replace(place, micro_batches=count, schedule=schedule, recompute=recompute)
 
@@ -227,6 +232,6 @@ def tilings_of(axes: int) -> list[tuple[int, ...]]:
     found = [
         tiling
         for tiling in product(counts, repeat=axes)
-        if 1 < math.prod(tiling) and max(tiling) <= MOST_STRETCH * min(tiling)
+        if math.prod(tiling) > 1 and max(tiling) <= MOST_STRETCH * min(tiling)
     ]
     return sorted(found, key=lambda tiling: (math.prod(tiling), tiling))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple, final
 
 import numpy as np
@@ -57,7 +57,7 @@ CORES_POWER = 0.85
 CORE_WIRE = Interconnect(0.6 * GB, 0.0, "estimate of processes that share cores")
 CORE_AGREEING = {"mirrored": 600 * MICRO, "multiworker": 1000 * MICRO, "horovod": 2000 * MICRO}
 # How much longer cores take while all of them compute.
-BUSY = 1.15
+BUSY = 1.05
 
 
 @final
@@ -94,6 +94,7 @@ class Machine:
         device: One device; of a host whose cores compute, one core.
         devices: Devices of a host, or its cores.
         memory_bytes: What a device has; of a host whose cores compute, the host.
+        limit_bytes: What a device may use of it, if not all.
         is_cpu: Whether the cores of a host compute, which its devices share out.
         cores: Cores of a host, which prepare samples, too.
         across: The network between hosts.
@@ -107,6 +108,7 @@ class Machine:
     device: Device
     devices: int
     memory_bytes: int
+    limit_bytes: int | None = None
     hosts: int = 1
     is_cpu: bool = False
     cores: int = CORES
@@ -124,8 +126,8 @@ class Machine:
 
     def device_bytes(self, count: int) -> int:
         """Return the memory of each of `count` devices in use."""
-        share = min(count, self.devices) if self.is_cpu else 1
-        return self.memory_bytes // share
+        share = self.memory_bytes // (min(count, self.devices) if self.is_cpu else 1)
+        return share if self.limit_bytes is None else min(self.limit_bytes, share)
 
     def device_cores(self, count: int) -> int:
         """Return the cores that each of `count` devices computes on; 0 if these do not compute."""
@@ -182,7 +184,7 @@ FORM = re.compile(
 EXAMPLE = '"4 nodes x 6 v100-nvlink2, edr"'
 
 
-def described(text: str, memory_bytes: int | None = None) -> Machine:
+def described(text: str, limit_bytes: int | None = None) -> Machine:
     """Return the machine that a text describes, such as "4 nodes x 6 v100-nvlink2, edr".
 
     "2 v100-pcie3" is one node, and ", 2 to a bus" says that so many devices share the link to their
@@ -213,7 +215,8 @@ def described(text: str, memory_bytes: int | None = None) -> Machine:
         device=device,
         devices=devices,
         hosts=hosts,
-        memory_bytes=memory_bytes or device.memory_bytes,
+        # One may plan for a variant of the device with more memory.
+        memory_bytes=limit_bytes or device.memory_bytes,
         across=INTERCONNECTS[network or "edr"],
         devices_per_bus=int(match["bus"] or 1),
         estimates=(*estimates, f"{CORES} cores a node to prepare samples"),
@@ -224,6 +227,7 @@ def of_cores(
     cores: int,
     memory_bytes: int,
     *,
+    limit_bytes: int | None = None,
     core: Device = CORE,
     averages: Mapping[str, Curve] | None = None,
     exchanges: Mapping[str, Curve] | None = None,
@@ -244,6 +248,7 @@ def of_cores(
         devices=cores,
         cores=cores,
         memory_bytes=memory_bytes,
+        limit_bytes=limit_bytes,
         is_cpu=True,
         averages=averages or {},
         exchanges=exchanges or {},
@@ -260,6 +265,3 @@ def speedup(cores: int) -> float:
 def hosts_of(machine: Machine, count: int) -> int:
     """Return how many hosts `count` devices take."""
     return ceil(count / machine.devices)
-
-
-NO_LIMIT = inf

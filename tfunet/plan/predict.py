@@ -1,4 +1,4 @@
-"""What a step takes in a layout: its time by parts, and the memory of a device. Pure.
+r"""What a step takes in a layout: its time by parts, and the memory of a device. Pure.
 
     step = computation + halo + average + transfer + bubble + imbalance + copies + input
              |            \____ nothing else runs meanwhile ____/           |       |
@@ -8,29 +8,38 @@
 Where cores compute, they prepare samples, too, and `input` is all the time that this takes.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import NamedTuple, final
 
+from tfunet.config.amount import MIB
 from tfunet.geometry.grid import Grid, grid
-from tfunet.performance.stages import StagePlan, plan_stages
-from tfunet.pipeline.balance import NoBalanceError
-from tfunet.pipeline.chain import Chain
-from tfunet.pipeline.simulation import Link, scheduled
+from tfunet.performance.stages import plan_stages, planned
+from tfunet.pipeline.balance import Balance, NoBalanceError
+from tfunet.pipeline.chain import Chain, Stage
+from tfunet.pipeline.schedules import most_live
+from tfunet.pipeline.simulation import Link, recomputed_shares, scheduled
 from tfunet.plan.facts import Border, RunFacts, part_share, pass_bytes
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import Machine, hosts_of, speedup
 
 # What a part holds beside its share: margins, and tensors joined with them.
 PART_COPIES = 1.1
+# Exchanges of the loss and its gradient.
+LOSS_EXCHANGES = 3
 # Horovod packs gradients in a buffer of this size, others in one as large as all gradients.
 FUSION_BYTES = 128 * 2**20
+# Where layers are cut does not depend on the number of micro-batches, if it is large.
+MANY = 4
 # The share of a computation under which copies to and from the host can hide.
 HIDING = 0.8
 LEAST_SURE = 0.95
+# Large-model support fills so much of a device, and moves at most so much of what a pass holds.
+SWAP_SHARE, MOST_AWAY = 0.85, 0.9
 
 
 class Doubt(NamedTuple):
@@ -86,6 +95,7 @@ class Prediction:
         limit_bytes: What it has.
         sure: How likely the step fits in that, from 0 to 1.
         device_hours: Hours of an epoch's training steps, of all devices together.
+        note: What large-model support would do.
     """
 
     layout: Layout
@@ -95,6 +105,7 @@ class Prediction:
     sure: float
     samples_per_second: float
     device_hours: float
+    note: str = ""
 
     @property
     def seconds(self) -> float:
@@ -107,11 +118,19 @@ class Prediction:
         return self.sure >= LEAST_SURE
 
 
-class _Stages(NamedTuple):
-    """A pipeline without what several replicas and parts add."""
+class _Pipeline(NamedTuple):
+    """A step of one replica in stages.
 
-    plan: StagePlan
+    Args:
+        busy: Seconds of each device.
+        free_seconds: Seconds of the step if messages took no time.
+    """
+
+    chunks: Sequence[Stage]
+    busy: Sequence[float]
     free_seconds: float
+    seconds: float
+    num_bytes: int
 
 
 class _Costs(NamedTuple):
@@ -122,14 +141,22 @@ class _Costs(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts the layouts of one run on one machine; what several of them share is kept."""
+    """Predicts the layouts of one run on one machine; what several of them share is kept.
+
+    Args:
+        quick: Whether steps of stages are estimated, not played through.
+    """
 
     facts: RunFacts
     machine: Machine
-    corrections: dict[str, float] = field(default_factory=dict)
+    quick: bool = False
 
     @cached_property
-    def _known(self) -> dict[object, _Stages]:
+    def _known(self) -> dict[object, _Pipeline]:
+        return {}
+
+    @cached_property
+    def _cuts(self) -> dict[object, Balance]:
         return {}
 
     @cached_property
@@ -170,7 +197,7 @@ class Predictor:
             times = 1 / speedup(cores)
         elif cores:
             times = speedup(known) / speedup(cores)
-        if not self.facts.costs_from == "measured":
+        if self.facts.costs_from != "measured":
             times *= self.machine.slowdown(count)
         return self.facts.chain(samples, known), times
 
@@ -202,13 +229,10 @@ class Predictor:
     def _halo(self, layout: Layout, samples: float) -> list[float]:
         """Return the seconds of exchanges for each layer, both passes of so many samples."""
         seconds = [0.0] * self.facts.num_layers
-        cut = [axis for axis, parts in enumerate(layout.split) if parts > 1]
-        for number, border in enumerate(self.facts.borders):
-            for num_bytes, is_backward in _sent(border, layout.split, cut, is_first=number == 0):
-                one = self.machine.exchange_seconds(
-                    samples * num_bytes, layout.parts, layout.backend
-                )
-                seconds[border.layer] += one * (2 if is_backward else 1)
+        for layer, num_bytes, count in exchanges(self.facts, layout.split):
+            seconds[layer] += count * self.machine.exchange_seconds(
+                samples * num_bytes, layout.parts, layout.backend
+            )
         return seconds
 
     def _average(self, layout: Layout, num_bytes: int) -> float:
@@ -222,7 +246,7 @@ class Predictor:
 
     def _whole(self, layout: Layout) -> _Costs:
         """Return what a step takes where each device has the whole network."""
-        facts, machine = self.facts, self.machine
+        facts = self.facts
         samples, passes = self._unit(layout)
         share, mean = 1.0, 1.0
         if layout.parts > 1:
@@ -264,7 +288,7 @@ class Predictor:
 
     def _staged(self, layout: Layout) -> _Costs:
         """Return what a step takes where the network is in stages."""
-        facts, machine = self.facts, self.machine
+        facts = self.facts
         samples, count = self._unit(layout)
         in_flight = layout.micro_batches
         rounds = max(1, count // in_flight) if layout.tiling else 1
@@ -274,79 +298,103 @@ class Predictor:
             share, mean = part_share(shape, layout.split), 1 / layout.parts
         chain, times = self._chain(layout, samples * mean)
         found = self._pipeline(layout, chain, times)
-        plan, step = found.plan, found.plan.step
-        busy = [seconds * times for seconds in step.busy_seconds]
-        average_busy = sum(busy) / len(busy)
-        # Waiting for each other, and for messages, which the schedule without messages lacks.
-        idle = max(0.0, found.free_seconds - max(busy))
-        transfer = max(0.0, step.step_seconds * times - found.free_seconds)
-        stage_share = max(chunk.weight_bytes for chunk in plan.chunks) / max(
-            1, sum(chunk.weight_bytes for chunk in plan.chunks)
-        )
+        mean_busy, most_busy = sum(found.busy) / len(found.busy), max(found.busy)
+        weights = [chunk.weight_bytes for chunk in found.chunks]
+        stage_share = max(weights) / max(1, sum(weights))
         halo = 0.0
         if layout.parts > 1:
             by_layer = self._halo(layout, samples)
-            halo = in_flight * max(
-                sum(by_layer[chunk.begin : chunk.end]) for chunk in plan.chunks
-            )
+            halo = in_flight * max(sum(by_layer[chunk.begin : chunk.end]) for chunk in found.chunks)
         update = facts.update.seconds * stage_share * self._update_times(layout)
         gradients = int(facts.gradient_bytes * stage_share)
         parts = Parts(
-            computation=rounds * average_busy + update,
+            computation=rounds * mean_busy + update,
             halo=rounds * halo,
             average=self._average(layout, gradients),
-            transfer=rounds * transfer,
-            bubble=rounds * idle,
-            imbalance=rounds * (max(busy) - average_busy + (share / mean - 1) * max(busy)),
+            transfer=rounds * max(0.0, found.seconds - found.free_seconds),
+            bubble=rounds * max(0.0, found.free_seconds - most_busy),
+            imbalance=rounds * (most_busy * share / mean - mean_busy),
         )
         fed = int(facts.sample_bytes * samples * in_flight * (share if layout.parts > 1 else 1))
-        held = max(plan.memory_bytes)
+        held = found.num_bytes
         if layout.parts > 1:
             held = int(held * share / mean * PART_COPIES)
         more = gradients if layout.tiling else 0
         return _Costs(parts, held + fed + more)
 
-    def _pipeline(self, layout: Layout, chain: Chain, times: float) -> _Stages:
-        """Return the best cut; within the memory of a device, if the fastest is not."""
+    def _pipeline(self, layout: Layout, chain: Chain, times: float) -> _Pipeline:
+        """Return a step of the best cut; within the memory of a device, if the fastest is not."""
         machine = self.machine
-        near = hosts_of(machine, layout.num_devices) == 1
-        seconds = machine.exchange_seconds(0, layout.num_devices if not near else 2, layout.backend)
-        size = 2**20
-        more = machine.exchange_seconds(size, layout.num_devices if not near else 2, layout.backend)
-        # The chain's clock runs `times` as fast as the device's.
-        link = Link(
-            bytes_per_second=size / max(more - seconds, 1e-12) * times, seconds=seconds / times
+        limit = machine.device_bytes(layout.num_devices)
+        near = 2 if hosts_of(machine, layout.num_devices) == 1 else layout.num_devices
+        begin, end = (
+            machine.exchange_seconds(num_bytes, near, layout.backend) / times
+            for num_bytes in (0, MIB)
         )
+        link = Link(bytes_per_second=MIB / max(end - begin, 1e-12), seconds=begin)
         key = (
             *(id(chain), layout.stages, layout.schedule, layout.micro_batches, layout.recompute),
-            *(link, times),
+            *(link, limit, self.quick),
         )
         if key not in self._known:
-            self._known[key] = self._cut(layout, chain, link, times)
-        return self._known[key]
+            self._known[key] = self._played(layout, chain, link, limit)
+        chunks, busy, free, seconds, num_bytes = self._known[key]
+        return _Pipeline(
+            chunks, [one * times for one in busy], free * times, seconds * times, num_bytes
+        )
 
-    def _cut(self, layout: Layout, chain: Chain, link: Link, times: float) -> _Stages:
-        limit = self.machine.device_bytes(layout.num_devices)
+    def _played(self, layout: Layout, chain: Chain, link: Link, limit: int) -> _Pipeline:
+        found = self._best_cut(layout)
+        if self.quick:
+            return _estimated(layout, chain, found, link)
+        if _estimated(layout, chain, found, link).num_bytes > limit:
+            # If none fits, the fastest stands in the table, with what it needs.
+            with contextlib.suppress(NoBalanceError):
+                found = plan_stages(
+                    chain,
+                    layout.stages,
+                    schedule=layout.schedule,
+                    micro_batches=layout.micro_batches,
+                    link=link,
+                    memory_bytes=limit,
+                    recompute=layout.recompute,
+                ).balance
+        plan = planned(
+            chain,
+            found,
+            schedule=layout.schedule,
+            micro_batches=layout.micro_batches,
+            link=link,
+            recompute=layout.recompute,
+        )
+        free = scheduled(layout.schedule, replace(plan.work, link=Link()), layout.micro_batches)
+        return _Pipeline(
+            plan.chunks,
+            plan.step.busy_seconds,
+            free.step_seconds,
+            plan.step.step_seconds,
+            max(plan.memory_bytes),
+        )
 
-        def planned(memory_bytes: int | None) -> StagePlan:
-            return plan_stages(
+    def _best_cut(self, layout: Layout) -> Balance:
+        """Return the fastest cut of the network, whose layers' shares of the time are about the
+        same for any number of samples."""
+        cores = self.machine.device_cores(layout.num_devices)
+        known = self.facts.cores_known(cores)
+        is_folded = layout.schedule == "v"
+        key = (known, layout.stages, is_folded, layout.recompute)
+        if key not in self._cuts:
+            chain = self.facts.costs[known][0][1]
+            count = MANY * layout.stages
+            self._cuts[key] = plan_stages(
                 chain,
                 layout.stages,
-                schedule=layout.schedule,
-                micro_batches=layout.micro_batches,
-                link=link,
-                memory_bytes=memory_bytes,
+                schedule=layout.schedule if is_folded else "1f1b",
+                micro_batches=count,
+                link=Link(),
                 recompute=layout.recompute,
-            )
-
-        plan = planned(None)
-        if max(plan.memory_bytes) > limit:
-            try:
-                plan = planned(limit)
-            except NoBalanceError:
-                pass  # It does not fit, and the table says so.
-        free = scheduled(layout.schedule, replace(plan.work, link=Link()), layout.micro_batches)
-        return _Stages(plan, free.step_seconds * times)
+            ).balance
+        return self._cuts[key]
 
     def _input(self, layout: Layout, parts: Parts) -> float:
         """Return the seconds that a device prepares samples, or waits for them."""
@@ -361,13 +409,13 @@ class Predictor:
     def _swapped(self, layout: Layout, cost: _Costs, limit: int) -> tuple[Parts, int]:
         """Return time and memory with large-model support, roughly: what is too much leaves in the
         forward pass, and comes back in the backward pass."""
-        usable = int(limit * 0.9)
+        usable = int(limit * SWAP_SHARE)
         over = cost.num_bytes - usable
         if over <= 0:
             return cost
         _, passes = self._unit(layout)
         held = cost.num_bytes - self.facts.variable_bytes
-        if over > 0.9 * held:
+        if over > MOST_AWAY * held:
             return cost
         moved = passes * over / self.machine.copy_rate()
         hidden = 0.0 if self.machine.is_cpu else HIDING * cost.parts.computation / 2
@@ -375,23 +423,49 @@ class Predictor:
         return replace(cost.parts, copies=seconds), usable
 
 
-def _sent(
-    border: Border, split: Sequence[int], cut: Sequence[int], *, is_first: bool
-) -> list[tuple[float, bool]]:
-    """Return the bytes of a sample that a device sends in each exchange of a layer, and whether as
-    much goes back in the backward pass."""
-    parts = math.prod(split)
+def _estimated(layout: Layout, chain: Chain, found: Balance, link: Link) -> _Pipeline:
+    """Return about what a step in stages takes: the slowest device works all the time, but for one
+    micro-batch of the others at its ends."""
+    chunks, count = chain.stages(found.cuts), layout.micro_batches
+    again = [0.0] * layout.stages
+    if layout.recompute:
+        again = recomputed_shares(layout.schedule, layout.stages, count)
+    live = most_live("1f1b" if layout.schedule == "v" else layout.schedule, layout.stages, count)
+    busy, num_bytes = [0.0] * layout.stages, [0] * layout.stages
+    for chunk, device in zip(chunks, found.devices, strict=True):
+        busy[device] += chunk.seconds + again[device] * chunk.forward_seconds
+        num_bytes[device] += chunk.memory_bytes(live[device], recompute=layout.recompute)
+    ends = (sum(busy) - max(busy)) / (2 if layout.schedule == "v" else 1)
+    free = count * max(busy) + ends
+    sent = sum(sum(chunk.receives.values()) for chunk in chunks)
+    messages = 2 * (len(chunks) - 1) * link.seconds + 2 * sent / link.bytes_per_second
+    return _Pipeline(chunks, [one * count for one in busy], free, free + messages, max(num_bytes))
+
+
+def exchanges(facts: RunFacts, split: Sequence[int]) -> Iterator[tuple[int, float, int]]:
+    """Yield for a split the layers that exchange something, the bytes of a sample that a device
+    sends each time, and how often it does in both passes."""
+    cut = [axis for axis, parts in enumerate(split) if parts > 1]
+    for number, border in enumerate(facts.borders):
+        for num_bytes in _sent(border, split, cut):
+            # Nobody asks for the gradient of the image.
+            yield border.layer, num_bytes, 2 if number else 1
+    yield facts.num_layers - 1, 0.0, LOSS_EXCHANGES
+
+
+def _sent(border: Border, split: Sequence[int], cut: Sequence[int]) -> list[float]:
+    """Return the bytes of a sample that a device sends in each exchange of a layer."""
     if border.is_gathered:
-        return [(border.num_bytes, True)]
+        return [border.num_bytes]
+    along = [
+        border.num_bytes * border.rows[axis] / border.extents[axis] * split[axis] / math.prod(split)
+        for axis in cut
+    ]
     if border.has_statistics:
-        return [(0.0, True)]
-    sent = []
-    for axis in cut:
-        if not border.rows[axis] or (border.is_shared and len(cut) == 1):
-            continue
-        share = border.rows[axis] / border.extents[axis]
-        sent.append((border.num_bytes * share * split[axis] / parts, not is_first))
-    return sent
+        return [along[0] if len(cut) == 1 else 0.0]
+    if border.is_shared and len(cut) == 1:
+        return []
+    return [num_bytes for num_bytes in along if num_bytes]
 
 
 def how_sure(num_bytes: int, limit_bytes: int, doubt: Doubt) -> float:

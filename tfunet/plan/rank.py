@@ -19,6 +19,8 @@ from tfunet.plan.refusal import Refusals
 ALIKE = 0.01
 # As many of the best are asked what another machine would give.
 ASKED_AGAIN = 40
+# The schedules of as many of the best layouts are played through; the others are estimated.
+PLAYED = 200
 
 
 @final
@@ -76,7 +78,7 @@ def ranked(
         progress: Is told how many layouts were looked at.
     """
     most = machine.num_devices if num_devices is None else num_devices
-    predictor = Predictor(facts, machine)
+    predictor = Predictor(facts, machine, quick=True)
     refusals = Refusals(config, facts, machine, missing or {})
     found: list[Prediction] = []
     reasons: dict[str, Refused] = {}
@@ -89,6 +91,7 @@ def ranked(
                 reasons.setdefault(one.reason, one)
             else:
                 found.append(one)
+    found = _played(found, Predictor(facts, machine))
     fitting = by_time([one for one in found if one.fits])
     ranking = Ranking(
         config=config,
@@ -102,9 +105,19 @@ def ranked(
     return replace(ranking, what_if=tuple(_what_if(ranking, refusals, most)))
 
 
+def _played(found: Sequence[Prediction], predictor: Predictor) -> list[Prediction]:
+    """Return predictions, the best of them with schedules played through."""
+    near = sorted(found, key=lambda one: (not one.fits, one.seconds))[:PLAYED]
+    near += sorted((one for one in found if not one.fits), key=_excess)[:ASKED_AGAIN]
+    kept = {id(one) for one in near}
+    return [
+        predictor.predict(one.layout) if id(one) in kept and one.layout.stages > 1 else one
+        for one in found
+    ]
+
+
 def by_time(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Return predictions from the fastest on; of those alike, the one that takes less comes first.
-    """
+    """Return predictions from the fastest on; of those alike, the simplest comes first."""
     left = sorted(predictions, key=lambda one: one.seconds)
     ordered: list[Prediction] = []
     while left:
@@ -128,18 +141,20 @@ def _excess(one: Prediction) -> float:
 
 
 def _tried(config: RunConfig, facts: RunFacts, most: int) -> Iterator[Layout]:
-    """Yield the layouts to look at; one with tiles, or stages, is enough where none can be."""
+    """Yield the layouts to look at; of tiles or stages one, where there can be none."""
     axes = len(facts.patch)
     tilings = tilings_of(axes) if axes in (2, 3) else []
-    if facts.why_no_tiles:
-        tilings = tilings[:1]
-    return layouts(
+    yield from layouts(
         config,
         most,
         axes=axes,
-        tilings=tilings,
-        most_stages=2 if facts.why_no_stages else facts.num_layers,
+        tilings=() if facts.why_no_tiles else tilings,
+        most_stages=1 if facts.why_no_stages else facts.num_layers,
     )
+    if facts.why_no_tiles and tilings:
+        yield Layout(tiling=tilings[0])
+    if facts.why_no_stages and most > 1:
+        yield Layout(backend="multiworker", stages=2)
 
 
 def _with_swap(
@@ -181,9 +196,9 @@ def _what_if(ranking: Ranking, refusals: Refusals, most: int) -> Iterator[tuple[
     for name, other, count in (
         ("one device more", _larger(machine, most), most + 1),
         ("a link twice as fast", _faster(machine), most),
-        ("twice the memory", replace(machine, memory_bytes=2 * machine.memory_bytes), most),
+        ("twice the memory", _roomier(machine), most),
     ):
-        predictor = Predictor(ranking.facts, other)
+        predictor = Predictor(ranking.facts, other, quick=True)
         asked = replace(refusals, machine=other)
         candidates: Iterable[Layout]
         if count > most:
@@ -217,6 +232,15 @@ def _larger(machine: Machine, most: int) -> Machine:
     if machine.hosts > 1:
         return replace(machine, hosts=machine.hosts + 1)
     return replace(machine, devices=machine.devices + 1, cores=machine.cores + machine.is_cpu)
+
+
+def _roomier(machine: Machine) -> Machine:
+    limit = machine.limit_bytes
+    return replace(
+        machine,
+        memory_bytes=2 * machine.memory_bytes,
+        limit_bytes=None if limit is None else 2 * limit,
+    )
 
 
 def _faster(machine: Machine) -> Machine:
