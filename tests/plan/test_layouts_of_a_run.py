@@ -36,6 +36,7 @@ def test_the_layout_of_the_run_comes_first_and_none_comes_twice():
         (Layout(backend="horovod", stages=2, schedule="v", recompute=True), False),
         (Layout(tiling=(2, 2)), True),
         (Layout(tiling=(2, 2), accumulation=2), False),
+        (Layout(backend="horovod", split=(2, 1), tiling=(2, 2)), False),
         # 8 tiles a replica are the micro-batches.
         (Layout(backend="horovod", stages=2, num_replicas=2, tiling=(2, 2), micro_batches=8), True),
     ],
@@ -51,9 +52,15 @@ def test_a_backend_of_ones_own_is_kept():
 
 @pytest.mark.parametrize(
     ("num_devices", "counts"),
-    [(1, [1]), (3, [1, 2, 3]), (8, [1, 2, 3, 4, 5, 6, 7, 8]), (12, [1, 2, 3, 4, 6, 12])],
+    [
+        (1, [1]),
+        (3, [1, 2, 3]),
+        (8, [1, 2, 3, 4, 5, 6, 7, 8]),
+        (12, [1, 3, 6, 12]),
+        (1200, [75, 150, 300, 600, 1200]),
+    ],
 )
-def test_few_devices_are_all_tried_and_many_only_as_they_divide(num_devices, counts):
+def test_few_devices_are_all_tried_and_of_many_some_that_divide_them(num_devices, counts):
     assert device_counts(num_devices) == counts
 
 

@@ -41,6 +41,7 @@ def read(cls: type[T], table: Mapping[str, Any], title: str, advice: str = "") -
     return cls(**values)
 
 
+@functools.cache
 def kinds_of(cls: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass."""
     hints = get_type_hints(cls)
@@ -80,10 +81,14 @@ def convert_fields(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     if not converted or any(map(_has_nan, converted.values())):
         converted = {key: convert(key, kind, values[key]) for key, kind in kinds.items()}
     # What a table holds has no type: it must be what a file could have.
-    return {
-        key: plain(value) if _holds_tables(kinds[key]) else value
-        for key, value in converted.items()
-    }
+    tables = _tables(cls)
+    return {key: plain(value) if key in tables else value for key, value in converted.items()}
+
+
+@functools.cache
+def _tables(cls: type) -> frozenset[str]:
+    """Return the fields that hold tables."""
+    return frozenset(key for key, kind in kinds_of(cls).items() if _holds_tables(kind))
 
 
 @functools.cache

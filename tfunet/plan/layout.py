@@ -13,11 +13,14 @@ from tfunet.config.memory_keys import SWAP_KEYS
 from tfunet.config.placement_keys import SCHEDULES
 from tfunet.config.run import RunConfig
 
-# Up to so many devices, every smaller number is tried, too; of more, only those that divide it.
+# Up to so many devices, every smaller number is tried, too.
 FEW_DEVICES = 8
+LEAST_SHARE = 16
 MOST_STAGES = 16
 MOST_PARTS = 16
-MOST_MICRO_BATCHES = 64
+MOST_MICRO_BATCHES = 128
+# Micro-batches for each stage.
+MOST_WAVES, MOST_ROUNDS = 8, 4
 # Along an axis, by the number of axes; and how much longer one side of a grid may be.
 MOST_TILES = {2: 64, 3: 16}
 MOST_STRETCH = 2
@@ -165,17 +168,15 @@ def _all(
         for stages in divisors(count, most_stages):
             for parts in divisors(count // stages, MOST_PARTS):
                 replicas = count // stages // parts
-                for split, backend, tiling in product(
-                    _splits(parts, axes), _backends(config, count), ((), *tilings)
-                ):
+                for split, backend in product(_splits(parts, axes), _backends(config, count)):
                     place = Layout(
-                        backend=backend,
-                        num_replicas=replicas,
-                        split=split,
-                        stages=stages,
-                        tiling=tiling,
+                        backend=backend, num_replicas=replicas, split=split, stages=stages
                     )
                     yield from _in_passes(place, config.global_samples)
+                    # Tiles in parts are for tiles that no device holds.
+                    for tiling in tilings if parts == 1 else ():
+                        tiled = replace(place, tiling=tiling)
+                        yield from _in_passes(tiled, config.global_samples)
 
 
 def _in_passes(place: Layout, global_samples: int) -> Iterator[Layout]:
@@ -184,23 +185,36 @@ def _in_passes(place: Layout, global_samples: int) -> Iterator[Layout]:
     if units % place.num_replicas:
         yield place  # Is refused.
         return
-    counts = divisors(units // place.num_replicas, units)
+    counts = divisors(units // place.num_replicas, MOST_MICRO_BATCHES)
     if place.stages == 1:
         yield from (
             replace(place, accumulation=count) for count in ((1,) if place.tiling else counts)
         )
         return
-    few = [count for count in counts if count <= MOST_MICRO_BATCHES]
-    for count, schedule, recompute in product(few, SCHEDULES, (False, True)):
-        if not (recompute and schedule == "v"):
+    # With fewer micro-batches most stages wait. More hardly shorten that, and tiles that follow
+    # each other in more passes only need less memory.
+    most = (MOST_ROUNDS if place.tiling else MOST_WAVES) * place.stages
+    counts = _few([one for one in counts if place.stages // 2 <= one <= most] or counts[-1:])
+    for count, schedule, recompute in product(counts, SCHEDULES, (False, True)):
+        if not recompute or (schedule != "v" and not place.tiling):
             yield replace(place, micro_batches=count, schedule=schedule, recompute=recompute)
 
 
+def _few(counts: list[int]) -> list[int]:
+    """Return some of the counts, each about twice the one before; the last among them."""
+    found = counts[-1:]
+    for count in reversed(counts):
+        if 2 * count <= found[0]:
+            found.insert(0, count)
+    return found
+
+
 def device_counts(num_devices: int) -> list[int]:
-    """Return how many devices are tried."""
+    """Return how many devices are tried: of many some that divide them, down to a sixteenth."""
     if num_devices <= FEW_DEVICES:
         return list(range(1, num_devices + 1))
-    return divisors(num_devices, num_devices)
+    found = divisors(num_devices, num_devices)
+    return _few([one for one in found if one * LEAST_SHARE >= num_devices])
 
 
 def divisors(number: int, most: int) -> list[int]:

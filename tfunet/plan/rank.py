@@ -6,6 +6,7 @@ from typing import final
 
 from tfunet.config.amount import MIB
 from tfunet.config.run import RunConfig
+from tfunet.geometry.grid import grid
 from tfunet.performance.devices import Device
 from tfunet.pipeline.balance import NoBalanceError
 from tfunet.plan.facts import RunFacts
@@ -144,17 +145,26 @@ def _tried(config: RunConfig, facts: RunFacts, most: int) -> Iterator[Layout]:
     """Yield the layouts to look at; of tiles or stages one, where there can be none."""
     axes = len(facts.patch)
     tilings = tilings_of(axes) if axes in (2, 3) else []
+    possible = [] if facts.why_no_tiles else [one for one in tilings if _can_tile(one, facts)]
     yield from layouts(
         config,
         most,
         axes=axes,
-        tilings=() if facts.why_no_tiles else tilings,
+        tilings=possible,
         most_stages=1 if facts.why_no_stages else facts.num_layers,
     )
-    if facts.why_no_tiles and tilings:
-        yield Layout(tiling=tilings[0])
+    if tilings and len(possible) < len(tilings):
+        yield Layout(tiling=next(one for one in tilings if one not in possible))
     if facts.why_no_stages and most > 1:
         yield Layout(backend="multiworker", stages=2)
+
+
+def _can_tile(tiling: tuple[int, ...], facts: RunFacts) -> bool:
+    try:
+        cut = grid(facts.patch, tiling, facts.halo, facts.alignment)
+    except ValueError:
+        return False
+    return not cut.is_finer_than_halo
 
 
 def _with_swap(
