@@ -11,7 +11,7 @@ from tfunet.plan.layout import Layout
 from tfunet.plan.predict import Predictor
 from tfunet.plan.rank import by_time, ranked, short_list
 from tfunet.plan.refusal import Refusals
-from tfunet.plan.text import nothing_fits, ranking_json, ranking_text
+from tfunet.plan.text import line, nothing_fits, ranking_json, ranking_text
 
 NO_STAGES = "The model is a class of its own."
 
@@ -107,7 +107,7 @@ def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
     assert ranking.best is None
     assert "MiB are missing" in nothing_fits(ranking)
     with pytest.raises(ValueError, match=r"No layout fits surely\. The nearest is"):
-        ranking_text(ranking, "run.toml")
+        ranking_text(ranking)
 
 
 def test_what_does_not_fit_is_tried_with_large_model_support():
@@ -140,9 +140,9 @@ def test_the_short_list_has_one_schedule_of_each_place():
 
 def test_words_and_json_name_the_same_layouts():
     ranking = rank()
-    text, table = ranking_text(ranking, "run.toml"), ranking_json(ranking)
-    assert text.splitlines()[-1] == (
-        "Train it so: tfunet train run.toml --backend mirrored --num_replicas 4 --replica_batch 2"
+    text, table = ranking_text(ranking), ranking_json(ranking)
+    assert line(ranking, ranking.best, "run.toml") == (
+        "tfunet train run.toml --backend mirrored --num_replicas 4 --replica_batch 2"
     )
     assert table["layouts"][0]["layout"] == {"backend": "mirrored", "num_replicas": 4}
     assert table["num_refused"] == ranking.num_refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -33,6 +34,13 @@ def add(commands: argparse._SubParsersAction) -> None:
     plan.add_argument(
         "--device", help="a device that need not be here, such as h100; --devices says how many"
     )
+    plan.add_argument(
+        "--measure",
+        type=int,
+        default=0,
+        metavar="N",
+        help="take some steps of the best N; measures constants of this machine once",
+    )
     plan.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -42,31 +50,30 @@ def _plan(options: argparse.Namespace) -> int:
     config = config_of(options)
     check_names(config)
     machine = _machine(options, config)
-    from tfunet.plan.here import missing
-    from tfunet.plan.text import ranking_json, ranking_text
+    from tfunet.bench.launch.child_process import signals_noted
+    from tfunet.bench.plan_text import plan_json, plan_text
+    from tfunet.bench.planned import make_plan
 
-    # TensorFlow is imported from here on.
-    _say(f"Planning for {machine.name}")
-    from tfunet.plan.gather import gather
-    from tfunet.plan.rank import ranked
-    from tfunet.plan.swapped import with_plans
-
-    facts = gather(config, machine.device, say=_say)
     is_here = options.cluster is None and options.device is None
-    lacking = {name: why for name in ("horovod",) if is_here and (why := missing(name))}
-    ranking = ranked(
-        config,
-        facts,
-        machine,
-        num_devices=options.devices,
-        missing=lacking,
-        progress=_progress,
-    )
-    ranking = with_plans(ranking, _say)
+    if options.measure and not is_here:
+        raise ValueError("--measure runs on this machine: leave out --cluster and --device.")
+    _say(f"planning for {machine.name}")
+    with contextlib.ExitStack() as stack:
+        noted = stack.enter_context(signals_noted()) if options.measure else []
+        plan = make_plan(
+            config,
+            machine,
+            is_here=is_here,
+            num_devices=options.devices,
+            num_measured=options.measure,
+            noted=noted,
+            say=_say,
+            progress=_progress,
+        )
     if options.json:
-        print(json.dumps(ranking_json(ranking), indent=1))
+        print(json.dumps(plan_json(plan), indent=1))
     else:
-        print(lines_of(ranking_text(ranking, str(options.config))))
+        print(lines_of(plan_text(plan, str(options.config))))
     return exit_codes.OK
 
 
@@ -80,6 +87,8 @@ def _machine(options: argparse.Namespace, config: RunConfig) -> Machine:
         raise ValueError("Give --cluster or --device, not both: each says what to plan for.")
     if options.devices is not None and options.devices < 1:
         raise ValueError(f"--devices must be at least 1, got {options.devices}.")
+    if options.measure < 0:
+        raise ValueError(f"--measure must be at least 0, got {options.measure}.")
     limit = None if options.memory is None else in_bytes("--memory", options.memory)
     if options.cluster is not None:
         return described(options.cluster, limit)

@@ -41,9 +41,13 @@ def read(cls: type[T], table: Mapping[str, Any], title: str, advice: str = "") -
     return cls(**values)
 
 
-@functools.cache
 def kinds_of(cls: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass."""
+    return _kinds_of(cls)
+
+
+@functools.cache
+def _kinds_of(cls: type) -> Mapping[str, Any]:
     hints = get_type_hints(cls)
     return {key.name: hints[key.name] for key in fields(cast("Any", cls))}
 

@@ -10,6 +10,14 @@ from typing import Any, NamedTuple, final
 from tfunet.parallel.mesh import even_bounds
 from tfunet.pipeline.chain import Chain, ChainLayer
 
+# Costs of more samples at once follow from those of fewer.
+MOST_SAMPLES = 16
+
+
+def sample_counts(global_samples: int) -> list[int]:
+    """Return for how many samples at once costs are gathered."""
+    return sorted({1, max(2, min(global_samples, MOST_SAMPLES))})
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

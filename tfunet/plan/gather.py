@@ -36,7 +36,7 @@ from tfunet.performance.layer_costs import layer_costs
 from tfunet.performance.traced_step import TracedStep, traced_step
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.pipeline.network import Node, NodeGraph, read_network
-from tfunet.plan.facts import Border, RunFacts, Update
+from tfunet.plan.facts import Border, RunFacts, Update, sample_counts
 from tfunet.plan.layout import Layout
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.loss import make_loss
@@ -76,7 +76,7 @@ def gather(
     task = open_task(config)
     source = task.source
     source.check_images("a plan")
-    sizes = sorted({1, max(2, config.global_samples)})
+    sizes = sample_counts(config.global_samples)
     loss = _loss(task)
     model = network_for(task, task.patch)
     why_no_stages, graph = "", None
@@ -121,6 +121,53 @@ def gather(
         graph=graph,
         costs_from="measured" if measured else device.source,
     )
+
+
+def measured_layers(config: RunConfig, samples: Sequence[int]) -> list[dict[str, Any]]:
+    """Return for each number of samples what each layer of a run's network takes here.
+
+    A row has the seconds of the forward and the backward pass, and the bytes that the layer keeps
+    and works in. Raises ValueError for a network whose layers cannot be listed.
+    """
+    task = open_task(config)
+    loss = _loss(task)
+    graph = read_network(network_for(task, task.patch))
+    chains = [layer_costs(graph, count, None, loss(count)) for count in samples]
+    return [
+        {
+            "samples": count,
+            "layers": [
+                [one.forward_seconds, one.backward_seconds, one.kept_bytes, one.working_bytes]
+                for one in chain.layers
+            ],
+        }
+        for count, chain in zip(samples, chains, strict=True)
+    ]
+
+
+def as_measured(device: Device, tables: Sequence[Mapping[str, Any]]) -> Costs:
+    """Return what gives the costs that `measured_layers` found."""
+
+    def costs(graph: NodeGraph, samples: int, loss: Callable[[Any], tf.Tensor] | None) -> Chain:
+        chain = layer_costs(graph, samples, device, loss)
+        (rows,) = (table["layers"] for table in tables if table["samples"] == samples)
+        return replace(
+            chain,
+            layers=tuple(
+                replace(
+                    layer,
+                    forward_seconds=forward,
+                    backward_seconds=backward,
+                    kept_bytes=kept,
+                    working_bytes=max(working, layer.working_bytes),
+                )
+                for layer, (forward, backward, kept, working) in zip(
+                    chain.layers, rows, strict=True
+                )
+            ),
+        )
+
+    return costs
 
 
 def _described_costs(

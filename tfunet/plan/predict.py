@@ -76,6 +76,10 @@ class Parts:
         """Seconds of the whole step."""
         return sum(vars(self).values())
 
+    def times(self, factor: float) -> "Parts":
+        """Return parts that take so many times as long."""
+        return Parts(**{name: factor * seconds for name, seconds in vars(self).items()})
+
     @property
     def largest(self) -> str:
         """The part that takes most."""

@@ -117,6 +117,25 @@ def _played(found: Sequence[Prediction], predictor: Predictor) -> list[Predictio
     ]
 
 
+def corrected(ranking: Ranking, factor: Callable[[Layout], float]) -> Ranking:
+    """Return a ranking in which the seconds of each layout are so many times as long."""
+
+    def longer(one: Prediction) -> Prediction:
+        times = factor(one.layout)
+        return replace(
+            one,
+            parts=one.parts.times(times),
+            samples_per_second=one.samples_per_second / times,
+            device_hours=one.device_hours * times,
+        )
+
+    return replace(
+        ranking,
+        fitting=tuple(by_time(map(longer, ranking.fitting))),
+        others=tuple(map(longer, ranking.others)),
+    )
+
+
 def by_time(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Return predictions from the fastest on; of those alike, the simplest comes first."""
     left = sorted(predictions, key=lambda one: one.seconds)

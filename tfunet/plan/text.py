@@ -16,13 +16,12 @@ REFUSED_ROWS = 6
 LEAST_SHARE = 0.005
 
 
-def ranking_text(ranking: Ranking, run: str) -> str:
-    """Return a ranking in words; `run` is the file of the run, as it was typed.
+def ranking_text(ranking: Ranking) -> str:
+    """Return a ranking in words.
 
     Raises ValueError where no layout fits, which says what is nearest and what is missing.
     """
-    best = ranking.best
-    if best is None:
+    if ranking.best is None:
         raise ValueError(nothing_fits(ranking))
     facts, machine = ranking.facts, ranking.machine
     shape = " x ".join(map(str, facts.patch))
@@ -38,14 +37,12 @@ def ranking_text(ranking: Ranking, run: str) -> str:
         *_what_if(ranking),
         *_refused(ranking),
         *_estimates(ranking),
-        "",
-        f"Train it so: {line(ranking, best, run)}",
     ]
     return "\n".join(lines)
 
 
 def line(ranking: Ranking, one: Prediction, run: str) -> str:
-    """Return the line to type for a layout."""
+    """Return the line to type for a layout; `run` is the file of the run, as it was typed."""
     words = one.layout.words(ranking.config)
     return f"tfunet train {run} {words}".rstrip()
 
