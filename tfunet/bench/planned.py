@@ -1,5 +1,6 @@
 """A plan of a run on this machine or another, with what is known and measured of them."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,17 +10,22 @@ from tfunet.backend import FACTS
 from tfunet.bench import machine_constants
 from tfunet.bench.machine_constants import Constants
 from tfunet.bench.short_runs import Measurement, measure
+from tfunet.config.amount import MIB
 from tfunet.config.run import RunConfig
+from tfunet.connection import own_place
 from tfunet.plan.facts import sample_counts
-from tfunet.plan.here import missing, usable_backends
+from tfunet.plan.here import missing, this_machine, usable_backends
 from tfunet.plan.layout import Layout, device_counts
 from tfunet.plan.machine import Machine
 from tfunet.plan.predict import Prediction
+from tfunet.record import RunFolder
 
 if TYPE_CHECKING:
     from tfunet.plan.rank import Ranking
 
 Say = Callable[[str], None]
+# What is proposed to a run that did not fit takes so much less.
+LESS = 0.8
 
 
 @final
@@ -117,6 +123,81 @@ def _measured_here(
     counts = device_counts(min(num_devices or machine.devices, machine.devices))
     alone = Layout().applied(config)
     return constants, machine_constants.measured_layers(alone, samples, counts, say, noted)
+
+
+def in_best_layout(config: RunConfig, folder: RunFolder, say: Say) -> RunConfig:
+    """Return a run with `layout = "auto"` in the best layout of this machine, and write what it is
+    predicted to take into its folder; a run that goes on keeps its layout.
+
+    Raises ValueError where none fits, and under launchers, which have started the processes.
+    """
+    from tfunet.plan.text import nothing_fits, prediction_json
+
+    place = own_place()
+    if place is not None and place.count > 1:
+        raise ValueError(
+            "layout = 'auto' chooses how many processes there are, and a launcher has started "
+            f"{place.count}. Run `tfunet plan` first, and give the keys that it says."
+        )
+    before = folder.read_predicted()
+    if before is not None:
+        return Layout(**{key: _read(value) for key, value in before["layout"].items()}).applied(
+            config
+        )
+    plan = make_plan(config, this_machine(config), is_here=True, say=say)
+    best = plan.best
+    if best is None:
+        raise ValueError(nothing_fits(plan.ranking))
+    folder.create()
+    folder.write_predicted(prediction_json(best))
+    print(
+        f"layout = 'auto': {best.layout}, predicted {1e3 * best.seconds:.0f} ms a step and "
+        f"{best.num_bytes / MIB:,.0f} MiB on a device.",
+        flush=True,
+    )
+    return best.layout.applied(config)
+
+
+def _read(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def note_measured(folder: RunFolder) -> None:
+    """Keep what a run in a chosen layout took beside what was predicted, for later plans."""
+    result, predicted = folder.read_result(), folder.read_predicted()
+    if result is None or predicted is None or result["median_step_seconds"] is None:
+        return
+    layout = Layout(**{key: _read(value) for key, value in predicted["layout"].items()})
+    constants = machine_constants.read()
+    step = {
+        "kind": kind_of(layout),
+        "predicted": predicted["step_seconds"],
+        "measured": result["median_step_seconds"],
+    }
+    steps = [*constants.steps, step][-machine_constants.MOST_STEPS :]
+    machine_constants.keep(replace(constants, steps=steps))
+
+
+def that_fits(config: RunConfig, run: str, say: Say) -> str:
+    """Return the line to type for the first layout that takes clearly less than the run, which ran
+    out of memory; empty if none does.
+    """
+    from tfunet.plan.text import line
+
+    given = replace(config, layout=None)
+    plan = make_plan(given, this_machine(given), is_here=True, say=say)
+    ranking = plan.ranking
+    own = next(
+        (
+            one
+            for one in (*ranking.fitting, *ranking.others)
+            if one.layout == replace(Layout.of(given), swap=None)
+        ),
+        None,
+    )
+    most = math.inf if own is None else LESS * own.num_bytes
+    best = next((one for one in ranking.fitting if one.num_bytes <= most), None)
+    return "" if best is None else line(ranking, best, run)
 
 
 def kind_of(layout: Layout) -> str:

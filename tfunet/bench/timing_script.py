@@ -17,13 +17,13 @@ from typing import Any
 
 from tfunet.files.atomic import write_atomic
 
-AVERAGE_BYTES = (2**12, 2**20, 2**23, 2**25)
-EXCHANGE_BYTES = (2**10, 2**16, 2**20, 2**22)
+AVERAGE_BYTES = (2**12, 2**20, 2**24)
+EXCHANGE_BYTES = (2**10, 2**16, 2**20)
 # Gradients are many tensors.
 TENSORS = 32
 # So many averages, or exchanges, follow each other in a call, and the median of so many calls
 # counts.
-ROUNDS, CALLS = 6, 7
+ROUNDS, CALLS = 4, 5
 # A convolution, and a sum of two tensors, of these sizes.
 IMAGE, CHANNELS, KERNEL = (4, 64, 64), 32, 3
 SUM_NUMBERS = 2**22

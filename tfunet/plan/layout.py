@@ -75,6 +75,7 @@ class Layout:
             **vars(self),
             "global_batch": config.global_samples,
             "replica_batch": None,
+            "layout": None,
         }
         before = Layout.of(config)
         if (self.backend, self.num_devices) != (before.backend, before.num_devices):
@@ -92,7 +93,7 @@ class Layout:
     def words(self, config: RunConfig) -> str:
         """Return the options to type after the run's file, so that it has this layout."""
         after = self.applied(config)
-        others = {"global_batch", "replica_batch", *SWAP_KEYS[1:]}
+        others = {"global_batch", "replica_batch", "layout", *SWAP_KEYS[1:]}
         given = {
             key: value
             for key, value in vars(after).items()
