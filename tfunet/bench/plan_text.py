@@ -65,7 +65,7 @@ def _row(one: Measurement) -> Sequence[str]:
         f"{1e3 * one.median:.1f}{spread}",
         f"{1e3 * predicted:.1f}",
         f"{one.median / predicted:.2f}",
-        f"{one.num_bytes / MIB:,.0f}",
+        f"{one.num_bytes / MIB:,.0f}" if one.num_bytes else "-",
     )
 
 

@@ -32,7 +32,7 @@ class Measurement:
 
     Args:
         seconds: The median step of each run.
-        num_bytes: The most memory of a process, or of its device where that is counted.
+        num_bytes: The most memory of a device; 0 where it is not counted, as on most CPUs.
         failure: Why a run failed; empty if none did.
     """
 
@@ -114,8 +114,7 @@ def _measured(
             reason = f"it took longer than {run_seconds:.0f} s"
         return replace(before, failure=str(reason).partition("\n")[0] or "it failed")
     seconds = result["median_step_seconds"]
-    device = [one for one in result["peak_device_bytes"] if one is not None]
-    peaks = device or result["peak_resident_bytes"]
+    peaks = [one for one in result["peak_device_bytes"] if one is not None]
     return replace(
         before,
         seconds=(*before.seconds, *([] if seconds is None else [seconds])),

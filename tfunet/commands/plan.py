@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
-from tfunet.commands.parsers import add_command, add_config, config_of
+from tfunet.commands.parsers import add_command, add_config, config_of, path
 from tfunet.process.terminal import lines_of, shows_progress
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ def add(commands: argparse._SubParsersAction) -> None:
         metavar="N",
         help="take some steps of the best N; measures constants of this machine once",
     )
+    plan.add_argument(
+        "--out", type=path, metavar="plan.html", help="page to write, with two pictures"
+    )
     plan.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -70,6 +73,11 @@ def _plan(options: argparse.Namespace) -> int:
             say=_say,
             progress=_progress,
         )
+    if options.out is not None:
+        from tfunet.bench.plan_page import write_page
+
+        write_page(plan, str(options.config), options.out)
+        _say(f"wrote {options.out}")
     if options.json:
         print(json.dumps(plan_json(plan), indent=1))
     else:

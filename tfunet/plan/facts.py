@@ -94,7 +94,6 @@ class RunFacts:
     by_batch: tuple[str, ...] = ()
     graph: Any = field(default=None, compare=False, repr=False)
     costs_from: str = ""
-    untimed: tuple[str, ...] = ()
 
     @property
     def num_layers(self) -> int:

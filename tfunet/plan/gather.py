@@ -46,6 +46,10 @@ from tfunet.training.tiling import check_loss, check_model, halo_of, inexact_lay
 
 # A core crops, augments and stacks a number of a sample in about so long.
 SECONDS_A_NUMBER = 15e-9
+NO_SPLIT = (
+    "The layers of the model cannot be listed, so that it is not predicted what parts of a sample "
+    "exchange. A run with split may work all the same."
+)
 # Ops of an optimizer for each weight: as many, and so many more for each state that it keeps.
 UPDATE_OPS, UPDATE_OPS_A_STATE = 3, 5
 # Tensors that such an op reads or makes.
@@ -61,6 +65,7 @@ def gather(
     config: RunConfig,
     device: Device,
     *,
+    task: Task | None = None,
     measured: Mapping[int, Costs] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> RunFacts:
@@ -68,12 +73,13 @@ def gather(
 
     Args:
         device: For which times are predicted, unless they are measured.
+        task: The run's, if it is open.
         measured: Measures costs on devices of so many cores.
         say: Is told what is being done.
 
     Raises ValueError for a run that cannot be traced.
     """
-    task = open_task(config)
+    task = task or open_task(config)
     source = task.source
     source.check_images("a plan")
     sizes = sample_counts(config.global_samples)
@@ -81,8 +87,8 @@ def gather(
     model = network_for(task, task.patch)
     why_no_stages, graph = "", None
     try:
-        graph = read_network(model)
         check_own_methods(model)
+        graph = read_network(model)
     except ValueError as error:
         why_no_stages = str(error)
     costs: dict[int, list[tuple[int, Chain]]] = {}
@@ -113,6 +119,7 @@ def gather(
         alignment=steps_of_tiles,
         why_no_tiles=why_no_tiles,
         why_no_stages=why_no_stages,
+        why_no_split=NO_SPLIT if graph is None else "",
         by_batch=tuple(
             layer.name
             for layer in getattr(model, "operations", ())

@@ -20,6 +20,8 @@ from tfunet.plan.refusal import Refusals
 ALIKE = 0.01
 # As many of the best are asked what another machine would give.
 ASKED_AGAIN = 40
+# Keys of a layout that do not say where it computes.
+PASSES = ("accumulation", "micro_batches", "schedule", "recompute")
 # The schedules of as many of the best layouts are played through; the others are estimated.
 PLAYED = 200
 
@@ -284,7 +286,7 @@ def _faster(machine: Machine) -> Machine:
 
 
 def short_list(ranking: Ranking, count: int) -> list[Prediction]:
-    """Return the layouts to measure: the best ones, no two of which only differ in a schedule."""
+    """Return the layouts to measure: the best ones that differ in more than their passes."""
     chosen: list[Prediction] = []
     for one in ranking.fitting:
         if len(chosen) == count:
@@ -295,9 +297,7 @@ def short_list(ranking: Ranking, count: int) -> list[Prediction]:
 
 
 def _is_near(first: Layout, second: Layout) -> bool:
-    same = {"schedule": "", "recompute": False, "micro_batches": 1}
-    both: Sequence[Layout] = (first, second)
-    if first.stages == 1:
-        return False
-    plain = [{**vars(one), **same} for one in both]
-    return plain[0] == plain[1]
+    """Whether two layouts only differ in how samples follow each other on the same devices."""
+    plain = Layout()
+    same = {key: getattr(plain, key) for key in PASSES}
+    return replace(first, **same) == replace(second, **same)
