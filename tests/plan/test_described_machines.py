@@ -29,7 +29,7 @@ def test_what_is_described(text, hosts, devices, name, rate):
 def test_more_is_said_of_a_cluster():
     found = described("1 node x 4 v100-pcie3, edr, 2 to a bus", 32 * GIB)
     assert found.copy_rate() == DEVICES["v100-pcie3"].link_bytes_per_second / 2
-    assert found.device_bytes(4) == 32 * GIB
+    assert found.device_bytes("mirrored", 4) == 32 * GIB
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,23 @@ def test_what_was_measured_comes_first():
     assert machine().exchange_seconds(0.8e9, 2, "horovod") == pytest.approx(1.002, rel=1e-3)
 
 
-def test_cores_are_shared_out_among_devices():
-    found = of_cores(4, 8 * GIB)
-    assert [found.device_cores(count) for count in (1, 2, 4)] == [4, 2, 1]
-    assert [found.device_bytes(count) / GIB for count in (1, 2, 4)] == [8, 4, 2]
-    assert found.slowdown(1) == 1 < found.slowdown(2) < found.slowdown(4) == found.busy
-    assert machine().device_cores(2) == 0
+def test_processes_have_their_share_of_cores_and_memory():
+    found, many = of_cores(4, 8 * GIB), "multiworker"
+    assert [found.device_cores(many, count) for count in (1, 2, 4)] == [4, 2, 1]
+    assert [found.device_bytes(many, count) / GIB for count in (1, 2, 4)] == [8, 4, 2]
+    slower = [found.slowdown(many, count) for count in (1, 2, 4)]
+    assert slower == [1, pytest.approx(1 + (found.busy - 1) / 3), found.busy]
+    assert machine().device_cores(many, 2) == 0
     assert 1 < speedup(2) < 2
-    assert of_cores(4, 8 * GIB, limit_bytes=GIB).device_bytes(2) == GIB
+    assert of_cores(4, 8 * GIB, limit_bytes=GIB).device_bytes(many, 2) == GIB
+
+
+def test_devices_of_one_process_take_turns_on_all_cores():
+    found = of_cores(4, 8 * GIB, limit_bytes=GIB)
+    assert found.device_cores("mirrored", 2) == 4
+    assert found.slowdown("mirrored", 2) == 2
+    assert found.device_bytes("mirrored", 2) == GIB // 2
+    assert machine().slowdown("mirrored", 2) == 1
 
 
 def test_estimates_are_named():

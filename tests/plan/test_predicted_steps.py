@@ -98,9 +98,19 @@ def test_where_cores_compute_they_prepare_samples_too():
     run = facts(sample_seconds=MS)
     cores = of_cores(4, GIB)
     one = predict(Layout(), run=run, on=cores)
-    two = predict(Layout(backend="mirrored", num_replicas=2), run=run, on=cores)
+    two = predict(Layout(backend="multiworker", num_replicas=2), run=run, on=cores)
+    shared = predict(Layout(backend="mirrored", num_replicas=2), run=run, on=cores)
     assert one.parts.input == pytest.approx(8 * MS / 4)
     assert two.parts.input == pytest.approx(4 * MS / 2)
+    assert shared.parts.input == pytest.approx(2 * 4 * MS / 4)
+
+
+def test_stages_of_one_process_wait_for_nobody_but_the_cores():
+    run, cores = facts(costs={4: [(1, chain_of(1)), (8, chain_of(8))]}), of_cores(4, GIB)
+    found = predict(Layout(backend="mirrored", stages=4, micro_batches=8), run=run, on=cores)
+    whole = predict(Layout(), run=run, on=cores)
+    assert found.parts.bubble == found.parts.imbalance == 0
+    assert found.parts.computation == pytest.approx(whole.parts.computation, rel=0.05)
 
 
 @pytest.mark.parametrize(("seconds", "wait"), [(MS, 0.0), (40 * MS, 87 * MS)])

@@ -8,6 +8,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 
+from tfunet.backend import facts_of
 from tfunet.config.amount import GB, GIB
 from tfunet.config.words import near_match
 from tfunet.performance.devices import DEVICES, Device, known_device
@@ -124,21 +125,35 @@ class Machine:
         """Devices of all hosts."""
         return self.hosts * self.devices
 
-    def device_bytes(self, count: int) -> int:
+    def shares_pool(self, backend: str, count: int) -> bool:
+        """Whether `count` devices are one process, whose threads all cores run in turns."""
+        return self.is_cpu and count > 1 and facts_of(backend).one_process
+
+    def device_bytes(self, backend: str, count: int) -> int:
         """Return the memory of each of `count` devices in use."""
-        share = self.memory_bytes // (min(count, self.devices) if self.is_cpu else 1)
-        return share if self.limit_bytes is None else min(self.limit_bytes, share)
+        in_use = min(count, self.devices)
+        share = self.memory_bytes // (in_use if self.is_cpu else 1)
+        if self.limit_bytes is None:
+            return share
+        # The limit is that of a process.
+        limit = self.limit_bytes // (in_use if self.shares_pool(backend, count) else 1)
+        return min(limit, share)
 
-    def device_cores(self, count: int) -> int:
-        """Return the cores that each of `count` devices computes on; 0 if these do not compute."""
-        return max(1, self.devices // min(count, self.devices)) if self.is_cpu else 0
+    def device_cores(self, backend: str, count: int) -> int:
+        """Return the cores on which each of `count` devices computes; 0 if cores do not compute."""
+        if not self.is_cpu:
+            return 0
+        in_use = min(count, self.devices)
+        return self.devices if self.shares_pool(backend, count) else self.devices // in_use
 
-    def slowdown(self, count: int) -> float:
+    def slowdown(self, backend: str, count: int) -> float:
         """Return how much longer a device computes while `count` of them do."""
+        in_use = min(count, self.devices)
+        if self.shares_pool(backend, count):
+            return float(in_use)
         if not self.is_cpu or self.devices == 1:
             return 1.0
-        share = (min(count, self.devices) - 1) / (self.devices - 1)
-        return 1.0 + (self.busy - 1.0) * share
+        return 1.0 + (self.busy - 1.0) * (in_use - 1) / (self.devices - 1)
 
     def average_seconds(self, num_bytes: float, count: int, backend: str) -> float:
         """Return how long `count` devices take for the average of gradients of so many bytes.

@@ -174,7 +174,7 @@ class Predictor:
     def predict(self, layout: Layout) -> Prediction:
         """Return what a step takes; NoBalanceError for stages that no cut makes fit."""
         cost = self._staged(layout) if layout.stages > 1 else self._whole(layout)
-        limit = self.machine.device_bytes(layout.num_devices)
+        limit = self.machine.device_bytes(layout.backend, layout.num_devices)
         parts, num_bytes = cost
         if layout.swap is not None:
             parts, num_bytes = self._swapped(layout, cost, limit)
@@ -194,15 +194,17 @@ class Predictor:
     def _chain(self, layout: Layout, samples: float) -> tuple[Chain, float]:
         """Return the costs of so many samples, and by what the seconds of a device differ."""
         count = layout.num_devices
-        cores = self.machine.device_cores(count)
+        cores = self.machine.device_cores(layout.backend, count)
         known = self.facts.cores_known(cores)
         times = 1.0
         if cores and not known:
             times = 1 / speedup(cores)
         elif cores:
             times = speedup(known) / speedup(cores)
-        if self.facts.costs_from != "measured":
-            times *= self.machine.slowdown(count)
+        is_shared = self.machine.shares_pool(layout.backend, count)
+        # Measured costs are those of busy cores.
+        if is_shared or self.facts.costs_from != "measured":
+            times *= self.machine.slowdown(layout.backend, count)
         return self.facts.chain(samples, known), times
 
     def _pass_bytes(self, samples: float, layout: Layout, *, kept_gradients: bool) -> int:
@@ -287,12 +289,14 @@ class Predictor:
         return _Costs(parts, facts.variable_bytes + fed + max(held, at_average))
 
     def _update_times(self, layout: Layout) -> float:
-        cores = self.machine.device_cores(layout.num_devices)
-        return self.machine.slowdown(layout.num_devices) / (speedup(cores) if cores else 1.0)
+        cores = self.machine.device_cores(layout.backend, layout.num_devices)
+        return self.machine.slowdown(layout.backend, layout.num_devices) / (
+            speedup(cores) if cores else 1.0
+        )
 
     def _staged(self, layout: Layout) -> _Costs:
         """Return what a step takes where the network is in stages."""
-        facts = self.facts
+        facts, machine = self.facts, self.machine
         samples, count = self._unit(layout)
         in_flight = layout.micro_batches
         rounds = max(1, count // in_flight) if layout.tiling else 1
@@ -303,6 +307,10 @@ class Predictor:
         chain, times = self._chain(layout, samples * mean)
         found = self._pipeline(layout, chain, times)
         mean_busy, most_busy = sum(found.busy) / len(found.busy), max(found.busy)
+        free = found.free_seconds
+        if machine.shares_pool(layout.backend, layout.num_devices):
+            # While one stage waits, the others have its threads.
+            free = most_busy = mean_busy
         weights = [chunk.weight_bytes for chunk in found.chunks]
         stage_share = max(weights) / max(1, sum(weights))
         halo = 0.0
@@ -316,7 +324,7 @@ class Predictor:
             halo=rounds * halo,
             average=self._average(layout, gradients),
             transfer=rounds * max(0.0, found.seconds - found.free_seconds),
-            bubble=rounds * max(0.0, found.free_seconds - most_busy),
+            bubble=rounds * max(0.0, free - most_busy),
             imbalance=rounds * (most_busy * share / mean - mean_busy),
         )
         fed = int(facts.sample_bytes * samples * in_flight * (share if layout.parts > 1 else 1))
@@ -329,7 +337,7 @@ class Predictor:
     def _pipeline(self, layout: Layout, chain: Chain, times: float) -> _Pipeline:
         """Return a step of the best cut; within the memory of a device, if the fastest is not."""
         machine = self.machine
-        limit = machine.device_bytes(layout.num_devices)
+        limit = machine.device_bytes(layout.backend, layout.num_devices)
         near = 2 if hosts_of(machine, layout.num_devices) == 1 else layout.num_devices
         begin, end = (
             machine.exchange_seconds(num_bytes, near, layout.backend) / times
@@ -383,7 +391,7 @@ class Predictor:
     def _best_cut(self, layout: Layout) -> Balance:
         """Return the fastest cut of the network, whose layers' shares of the time are about the
         same for any number of samples."""
-        cores = self.machine.device_cores(layout.num_devices)
+        cores = self.machine.device_cores(layout.backend, layout.num_devices)
         known = self.facts.cores_known(cores)
         is_folded = layout.schedule == "v"
         key = (known, layout.stages, is_folded, layout.recompute)
@@ -406,7 +414,9 @@ class Predictor:
         samples = facts.global_samples / layout.num_replicas
         work = samples * facts.sample_seconds
         if machine.is_cpu:
-            return work / machine.device_cores(layout.num_devices)
+            cores = machine.device_cores(layout.backend, layout.num_devices)
+            shared = machine.shares_pool(layout.backend, layout.num_devices)
+            return work * (layout.num_devices if shared else 1) / cores
         in_use = min(layout.num_devices, machine.devices)
         return max(0.0, work * in_use / machine.cores - parts.seconds)
 
