@@ -122,17 +122,25 @@ def test_a_device_waits_for_samples_only_where_cores_are_too_slow(seconds, wait)
 
 
 def test_swapping_copies_what_is_too_much():
-    on = machine(memory_bytes=200 * MIB)
+    on = machine(memory_bytes=120 * MIB)
     kept = predict(Layout(), on=on)
-    found = predict(Layout(swap="200MiB"), on=on)
+    found = predict(Layout(swap="120MiB"), on=on)
     assert not kept.fits
     assert found.fits
-    assert found.num_bytes == 170 * MIB
-    moved = kept.num_bytes - 170 * MIB
+    assert found.num_bytes == 102 * MIB
+    moved = kept.num_bytes - 102 * MIB
     hidden = 0.8 * kept.parts.computation / 2
     assert found.parts.copies == pytest.approx(2 * (moved / 1e9 - hidden))
     # Of activations of 352 MiB, 30 cannot stay.
     assert not predict(Layout(swap="40MiB"), on=machine(memory_bytes=40 * MIB)).fits
+
+
+def test_what_is_less_may_be_computed_again():
+    on = machine(memory_bytes=200 * MIB)
+    kept, found = predict(Layout(), on=on), predict(Layout(swap="200MiB"), on=on)
+    held = kept.num_bytes - 12 * MIB
+    share = (kept.num_bytes - 170 * MIB) / held
+    assert found.parts.copies == pytest.approx(kept.parts.computation / 3 * share)
 
 
 @pytest.mark.parametrize(

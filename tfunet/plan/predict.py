@@ -40,6 +40,8 @@ HIDING = 0.8
 LEAST_SURE = 0.95
 # Large-model support fills so much of a device, and moves at most so much of what a pass holds.
 SWAP_SHARE, MOST_AWAY = 0.85, 0.9
+# Up to this share of it, forward passes may be run again instead, which are a part of the step.
+MOST_AGAIN, FORWARD_SHARE = 0.6, 1 / 3
 
 
 class Doubt(NamedTuple):
@@ -422,7 +424,7 @@ class Predictor:
 
     def _swapped(self, layout: Layout, cost: _Costs, limit: int) -> tuple[Parts, int]:
         """Return time and memory with large-model support, roughly: what is too much leaves in the
-        forward pass, and comes back in the backward pass."""
+        forward pass and comes back in the backward pass, or is computed again."""
         usable = int(limit * SWAP_SHARE)
         over = cost.num_bytes - usable
         if over <= 0:
@@ -434,6 +436,8 @@ class Predictor:
         moved = passes * over / self.machine.copy_rate()
         hidden = 0.0 if self.machine.is_cpu else HIDING * cost.parts.computation / 2
         seconds = 2 * max(0.0, moved - hidden)
+        if over <= MOST_AGAIN * held:
+            seconds = min(seconds, cost.parts.computation * FORWARD_SHARE * over / held)
         return replace(cost.parts, copies=seconds), usable
 
 

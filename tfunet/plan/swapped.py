@@ -42,9 +42,11 @@ def _can_be_traced(ranking: Ranking, one: Prediction) -> bool:
 def _planned(ranking: Ranking, one: Prediction) -> Prediction:
     """Return a prediction with the times and the memory of the planner."""
     config = one.layout.applied(ranking.config)
-    found = forecast(config, ranking.machine.device, memory_bytes=one.limit_bytes)
+    machine = ranking.machine
+    device = replace(machine.device, link_bytes_per_second=machine.copy_rate())
+    found = forecast(config, device, memory_bytes=one.limit_bytes)
     plan = found.plan
-    kept = Predictor(ranking.facts, ranking.machine).predict(replace(one.layout, swap=None))
+    kept = Predictor(ranking.facts, machine).predict(replace(one.layout, swap=None))
     longer = plan.step_seconds / plan.unlimited_step_seconds if plan.unlimited_step_seconds else 1.0
     parts = replace(kept.parts, copies=kept.parts.computation * (longer - 1.0))
     seconds = parts.seconds
