@@ -87,7 +87,7 @@ WITHOUT_TENSORFLOW = (
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",
     *(f"performance/{name}" for name in ("__init__", "devices", "largest_fitting", "stages")),
-    *(f"plan/{name}" for name in ("__init__", "facts", "here", "layout", "machine", "predict")),
+    *(f"plan/{name}" for name in ("__init__", "facts", "here", "layout", "machine", "predict*")),
 )
 
 

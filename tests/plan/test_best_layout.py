@@ -12,7 +12,7 @@ from tfunet.bench.short_runs import Measurement, short
 from tfunet.config.run import RunConfig
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import of_cores
-from tfunet.plan.predict import Parts, Prediction
+from tfunet.plan.prediction import Parts, Prediction
 from tfunet.record import RunFolder
 
 RUN = """

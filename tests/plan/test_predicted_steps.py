@@ -10,7 +10,8 @@ from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 from tfunet.plan.facts import part_share, pass_bytes
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import of_cores
-from tfunet.plan.predict import Doubt, Predictor, how_sure
+from tfunet.plan.predict import Predictor
+from tfunet.plan.prediction import Doubt, how_sure
 
 MS = 1e-3
 

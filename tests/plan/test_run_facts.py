@@ -6,11 +6,11 @@ from tfunet.config.run import RunConfig
 from tfunet.data.task import open_task
 from tfunet.performance.devices import DEVICES
 from tfunet.performance.traced_step import traced_step
+from tfunet.plan.facts import exchanges as predicted_exchanges
 from tfunet.plan.gather import gather
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import described
 from tfunet.plan.predict import Predictor
-from tfunet.plan.predict import exchanges as predicted_exchanges
 
 DEVICE = DEVICES["v100-nvlink2"]
 SMALL = {"filters": 8, "levels": 3}

@@ -13,7 +13,7 @@ from tfunet.bench.report import plot_style
 from tfunet.bench.report.plots import DrawnFigure, drawn
 from tfunet.config.amount import MIB
 from tfunet.files.atomic import write_atomic
-from tfunet.plan.predict import Prediction
+from tfunet.plan.prediction import Prediction
 
 # Layouts in the picture of memory.
 MOST_BARS = 16

@@ -17,7 +17,7 @@ from tfunet.plan.facts import sample_counts
 from tfunet.plan.here import missing, this_machine, usable_backends
 from tfunet.plan.layout import Layout, device_counts
 from tfunet.plan.machine import Machine
-from tfunet.plan.predict import Prediction
+from tfunet.plan.prediction import Prediction
 from tfunet.record import RunFolder
 
 if TYPE_CHECKING:

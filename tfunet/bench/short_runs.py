@@ -14,7 +14,7 @@ from tfunet.bench.launch.one_trial import execute, train_command
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.config.run import RunConfig
 from tfunet.files.atomic import write_atomic
-from tfunet.plan.predict import Prediction
+from tfunet.plan.prediction import Prediction
 from tfunet.record import RunFolder
 
 # Steps of about so long together, after which a run ends; at least and at most so many.

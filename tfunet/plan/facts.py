@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -12,6 +12,8 @@ from tfunet.pipeline.chain import Chain, ChainLayer
 
 # Costs of more samples at once follow from those of fewer.
 MOST_SAMPLES = 16
+# Exchanges of the loss and its gradient, where samples are split.
+LOSS_EXCHANGES = 3
 
 
 def sample_counts(global_samples: int) -> list[int]:
@@ -221,3 +223,29 @@ def part_share(patch: Sequence[int], split: Sequence[int]) -> float:
 
 def _pairs(bounds: Sequence[int]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(bounds))
+
+
+def exchanges(facts: RunFacts, split: Sequence[int]) -> Iterator[tuple[int, float, int]]:
+    """Yield for a split the layers that exchange something, the bytes of a sample that a device
+    sends each time, and how often it does in both passes."""
+    cut = [axis for axis, parts in enumerate(split) if parts > 1]
+    for number, border in enumerate(facts.borders):
+        for num_bytes in _sent(border, split, cut):
+            # Nobody asks for the gradient of the image.
+            yield border.layer, num_bytes, 2 if number else 1
+    yield facts.num_layers - 1, 0.0, LOSS_EXCHANGES
+
+
+def _sent(border: Border, split: Sequence[int], cut: Sequence[int]) -> list[float]:
+    """Return the bytes of a sample that a device sends in each exchange of a layer."""
+    if border.is_gathered:
+        return [border.num_bytes]
+    along = [
+        border.num_bytes * border.rows[axis] / border.extents[axis] * split[axis] / math.prod(split)
+        for axis in cut
+    ]
+    if border.has_statistics:
+        return [along[0] if len(cut) == 1 else 0.0]
+    if border.is_shared and len(cut) == 1:
+        return []
+    return [num_bytes for num_bytes in along if num_bytes]

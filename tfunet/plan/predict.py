@@ -10,10 +10,9 @@ Where cores compute, they prepare samples, too, and `input` is all the time that
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import NormalDist
 from typing import NamedTuple, final
 
 from tfunet.config.amount import MIB
@@ -23,105 +22,23 @@ from tfunet.pipeline.balance import Balance, NoBalanceError
 from tfunet.pipeline.chain import Chain, Stage
 from tfunet.pipeline.schedules import most_live
 from tfunet.pipeline.simulation import Link, recomputed_shares, scheduled
-from tfunet.plan.facts import Border, RunFacts, part_share, pass_bytes
+from tfunet.plan.facts import RunFacts, exchanges, part_share, pass_bytes
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import Machine, hosts_of, speedup
+from tfunet.plan.prediction import ON_CPU, ON_GPU, Parts, Prediction, how_sure
 
 # What a part holds beside its share: margins, and tensors joined with them.
 PART_COPIES = 1.1
-# Exchanges of the loss and its gradient.
-LOSS_EXCHANGES = 3
 # Horovod packs gradients in a buffer of this size, others in one as large as all gradients.
 FUSION_BYTES = 128 * 2**20
 # Where layers are cut does not depend on the number of micro-batches, if it is large.
 MANY = 4
 # The share of a computation under which copies to and from the host can hide.
 HIDING = 0.8
-LEAST_SURE = 0.95
 # Large-model support fills so much of a device, and moves at most so much of what a pass holds.
 SWAP_SHARE, MOST_AWAY = 0.85, 0.9
 # Up to this share of it, forward passes may be run again instead, which are a part of the step.
 MOST_AGAIN, FORWARD_SHARE = 0.6, 1 / 3
-
-
-class Doubt(NamedTuple):
-    """How predicted memory errs: what is needed over what is predicted, its median and spread as
-    logarithms, and bytes that no prediction knows of."""
-
-    median: float
-    spread: float
-    more_bytes: int = 0
-
-
-# Kernels of a GPU take scratch that only a run shows.
-ON_GPU = Doubt(0.06, 0.06)
-# The allocator of a CPU leaves gaps.
-ON_CPU = Doubt(0.04, 0.04)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The seconds of a step by what they go to."""
-
-    input: float = 0.0
-    computation: float = 0.0
-    halo: float = 0.0
-    average: float = 0.0
-    transfer: float = 0.0
-    bubble: float = 0.0
-    imbalance: float = 0.0
-    copies: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the whole step."""
-        return sum(vars(self).values())
-
-    def times(self, factor: float) -> "Parts":
-        """Return parts that take so many times as long."""
-        return Parts(**{name: factor * seconds for name, seconds in vars(self).items()})
-
-    @property
-    def largest(self) -> str:
-        """The part that takes most."""
-        return max(vars(self), key=lambda name: getattr(self, name))
-
-
-PARTS = tuple(key.name for key in fields(Parts))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """What a step takes in a layout.
-
-    Args:
-        num_bytes: Memory of the device that needs most.
-        limit_bytes: What it has.
-        sure: How likely the step fits in that, from 0 to 1.
-        device_hours: Hours of an epoch's training steps, of all devices together.
-        note: What large-model support would do.
-    """
-
-    layout: Layout
-    parts: Parts
-    num_bytes: int
-    limit_bytes: int
-    sure: float
-    samples_per_second: float
-    device_hours: float
-    note: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a step."""
-        return self.parts.seconds
-
-    @property
-    def fits(self) -> bool:
-        """Whether at least 95 of 100 such runs fit."""
-        return self.sure >= LEAST_SURE
 
 
 class _Pipeline(NamedTuple):
@@ -458,39 +375,3 @@ def _estimated(layout: Layout, chain: Chain, found: Balance, link: Link) -> _Pip
     sent = sum(sum(chunk.receives.values()) for chunk in chunks)
     messages = 2 * (len(chunks) - 1) * link.seconds + 2 * sent / link.bytes_per_second
     return _Pipeline(chunks, [one * count for one in busy], free, free + messages, max(num_bytes))
-
-
-def exchanges(facts: RunFacts, split: Sequence[int]) -> Iterator[tuple[int, float, int]]:
-    """Yield for a split the layers that exchange something, the bytes of a sample that a device
-    sends each time, and how often it does in both passes."""
-    cut = [axis for axis, parts in enumerate(split) if parts > 1]
-    for number, border in enumerate(facts.borders):
-        for num_bytes in _sent(border, split, cut):
-            # Nobody asks for the gradient of the image.
-            yield border.layer, num_bytes, 2 if number else 1
-    yield facts.num_layers - 1, 0.0, LOSS_EXCHANGES
-
-
-def _sent(border: Border, split: Sequence[int], cut: Sequence[int]) -> list[float]:
-    """Return the bytes of a sample that a device sends in each exchange of a layer."""
-    if border.is_gathered:
-        return [border.num_bytes]
-    along = [
-        border.num_bytes * border.rows[axis] / border.extents[axis] * split[axis] / math.prod(split)
-        for axis in cut
-    ]
-    if border.has_statistics:
-        return [along[0] if len(cut) == 1 else 0.0]
-    if border.is_shared and len(cut) == 1:
-        return []
-    return [num_bytes for num_bytes in along if num_bytes]
-
-
-def how_sure(num_bytes: int, limit_bytes: int, doubt: Doubt) -> float:
-    """Return the probability that a step of so many predicted bytes fits in a limit."""
-    left = limit_bytes - doubt.more_bytes
-    if num_bytes <= 0:
-        return 1.0
-    if left <= 0:
-        return 0.0
-    return NormalDist(doubt.median, doubt.spread).cdf(math.log(left / num_bytes))

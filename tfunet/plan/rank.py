@@ -12,7 +12,8 @@ from tfunet.pipeline.balance import NoBalanceError
 from tfunet.plan.facts import RunFacts
 from tfunet.plan.layout import Layout, layouts, tilings_of
 from tfunet.plan.machine import Machine
-from tfunet.plan.predict import Prediction, Predictor
+from tfunet.plan.predict import Predictor
+from tfunet.plan.prediction import Prediction
 from tfunet.plan.refusal import Refusals
 
 # Times that differ by less are alike: the layout with fewer devices, then the simpler one, is

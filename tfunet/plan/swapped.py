@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from tfunet.config.amount import MIB
 from tfunet.performance.forecast import Forecast, forecast
-from tfunet.plan.predict import Prediction, Predictor
+from tfunet.plan.predict import Predictor
+from tfunet.plan.prediction import Prediction
 from tfunet.plan.rank import Ranking, by_time
 
 # Weights are allocated to trace a step: not more than these.

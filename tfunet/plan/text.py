@@ -5,7 +5,7 @@ from typing import Any
 
 from tfunet.config.amount import MIB
 from tfunet.plan.layout import Layout
-from tfunet.plan.predict import PARTS, Prediction
+from tfunet.plan.prediction import PARTS, Prediction
 from tfunet.plan.rank import ALIKE, Ranking
 from tfunet.process.terminal import columns, counted
 
