@@ -104,7 +104,7 @@ def test_a_class_of_ones_own_is_traced_as_a_whole(tmp_path):
     file.write_text(SUBCLASSED)
     run = config(model=f"{file}:build", model_options={})
     facts = gather(run, DEVICE)
-    assert "is a class of its own" in facts.why_no_stages
+    assert "The model has a call of its own" in facts.why_no_stages
     assert facts.num_layers == 1
     predicted = Predictor(facts, described("1 v100-nvlink2")).predict(Layout())
     step = traced_step(run, open_task(run))
