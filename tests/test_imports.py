@@ -27,6 +27,7 @@ FLOORS = (
     ("swap",),
     ("training",),
     ("performance", "proof"),
+    ("plan",),
     ("loop",),
     ("worker", "fit"),
     ("bench.records",),
@@ -85,7 +86,8 @@ WITHOUT_TENSORFLOW = (
     *(f"prediction/{name}" for name in ("output", "prepare", "raster")),
     *("graph/__init__", "graph/step", "swap/__init__", "swap/plan/*", "swap/report/*"),
     "swap/search/*",
-    *(f"performance/{name}" for name in ("__init__", "devices", "largest_fitting")),
+    *(f"performance/{name}" for name in ("__init__", "devices", "largest_fitting", "stages")),
+    *(f"plan/{name}" for name in ("__init__", "facts", "here", "layout", "machine", "predict*")),
 )
 
 

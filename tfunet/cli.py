@@ -18,6 +18,7 @@ from tfunet.commands import (
     export,
     init,
     models,
+    plan,
     predict,
     rate,
     report,
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
     init.add(commands)
     auto.add(commands)
+    plan.add(commands)
     train.add(commands)
     run.add(commands)
     predict.add(commands)

@@ -20,7 +20,7 @@ COMMANDS = (
     *("sweep wait NAME", "sweep cancel NAME", "sweep resume NAME", "report NAME"),
     *("compare NAME NAME", "predict NAME a.png --out o", "evaluate NAME a --out o", "best NAME"),
     *("export NAME --to onnx", "export NAME --to tensorboard", "init NAME --out new.toml"),
-    *("auto NAME --out new.toml", "data check NAME", "swap plan NAME --device h100-pcie5"),
+    *("auto NAME --out new.toml", "data check NAME", "plan NAME --device h100-pcie5"),
 )
 # Runs a command in a process, and says whether it loaded TensorFlow.
 CODE = (

@@ -1,24 +1,15 @@
-"""What a step would need and take on a device that is only described; the commands for it."""
+"""What a step would need and take on a device that is only described."""
 
 import dataclasses
-import json
 
 import pytest
 
 from tfunet import cli, exit_codes
 from tfunet.config.run import RunConfig
 from tfunet.performance.devices import DEVICES
-from tfunet.performance.forecast import forecast, forecast_text
-from tfunet.swap.plan.plan import Plan
-from tfunet.swap.report.text import read_plans
+from tfunet.performance.forecast import forecast
 
 MIB = 2**20
-CONFIG = """
-data = "tumours"
-data_options = { size = 48 }
-model_options = { filters = 8, levels = 3 }
-replica_batch = 2
-"""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +27,6 @@ def test_a_large_device_needs_no_plan(config):
     assert large.fits_without
     assert not large.plan.decisions
     assert large.untimed == ()
-    assert "leave out" not in forecast_text(large)
     # The outputs of the first two convolutions alone, and of what follows them.
     assert large.plan.unlimited_peak_bytes > 4 * 2 * 48**3 * 8 * 4
 
@@ -85,7 +75,6 @@ def test_loops_are_named_since_they_are_not_timed(name, data, size, tmp_path):
     predicted = forecast(loops, DEVICES["v100-pcie3"])
     # The loop and its gradient.
     assert len(predicted.untimed) >= 2
-    assert "leave out" in forecast_text(predicted)
 
 
 def test_what_fits_nowhere_is_said(config):
@@ -116,46 +105,6 @@ def test_limits_of_host_and_disk_are_those_of_the_run(config):
     assert shared.host_budget_bytes == 16 * MIB
     unshared = plan_within(swap_host="64MiB", backend="horovod", **four)
     assert unshared.host_budget_bytes == 64 * MIB
-
-
-def test_plan_and_picture_from_the_command_line(tmp_path, capsys):
-    study = tmp_path / "run.toml"
-    study.write_text(CONFIG)
-    saved, picture = tmp_path / "plan.json", tmp_path / "memory.svg"
-    plan = ["swap", "plan", str(study), "--device", "v100-pcie3", "--memory", "100MiB"]
-    assert cli.main([*plan, "--save", str(saved)]) == exit_codes.OK
-    shown = capsys.readouterr().out
-    assert "It fits with swapping: a step takes" in shown
-    (read,) = read_plans(saved)
-    assert read == Plan.from_json(saved.read_text())
-    assert cli.main(["swap", "show", str(saved), "--out", str(picture)]) == exit_codes.OK
-    assert "recomputed" in capsys.readouterr().out
-    drawing = picture.read_text()
-    assert "everything kept" in drawing
-    assert "this plan" in drawing
-    assert cli.main([*plan, "--json", "--replica_batch", "1"]) == exit_codes.OK
-    table = json.loads(capsys.readouterr().out)
-    assert (table["samples"], table["fits"]) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--device", "v100-nvlink"], "Did you mean 'v100-nvlink2'?"),
-        (["--device", "gh200", "--memory", "0.5"], "an amount such as 40GiB"),
-        (["--device", "gh200", "--memory", "much"], "is not an amount of memory"),
-        (["--device", "gh200", "--modell", "unet"], "'model'"),
-        (
-            ["--device", "gh200", "--backend", "horovod", "--stages", "2"],
-            "stages = 2: a step of a network in stages is not predicted here.",
-        ),
-    ],
-)
-def test_wrong_options_of_plan_are_refused(arguments, message, tmp_path, capsys):
-    study = tmp_path / "run.toml"
-    study.write_text(CONFIG)
-    assert cli.main(["swap", "plan", str(study), *arguments]) == exit_codes.BAD_INPUT
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfunet.pipeline.balance import NoBalanceError, balance, bottleneck, v_balance
+from tfunet.pipeline.balance import NoBalanceError, balance, v_balance
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
 
 
@@ -218,34 +218,3 @@ def test_a_skip_goes_straight_to_where_it_is_read():
         {2: 1},
         {1: 5, 3: 1},
     ]
-
-
-def test_a_slow_layer_is_named_with_what_splitting_its_stage_gives():
-    network = chain([1, 1, 6, 1, 1])
-    found = bottleneck(network, 5)
-    # In five stages the slowest is three times the mean. Split over three devices it takes 2.
-    assert balance(network, 5).imbalance == pytest.approx(3)
-    assert (found.layer, found.width) == ("layer2", 3)
-    assert found.share == pytest.approx(0.6)
-    assert found.split_imbalance == pytest.approx(1)
-    assert bottleneck(chain([1, 1, 1, 1]), 4) is None
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_cut_around_a_split_stage_is_better(seed):
-    draw = random.Random(seed)
-    times = [draw.random() for _ in range(draw.randint(3, 8))]
-    slowest = draw.randrange(len(times))
-    times[slowest] = sum(times)
-    network, devices = chain(times), draw.randint(2, 4)
-    found = bottleneck(network, devices)
-    results = []
-    # Some devices get no layer of a small network.
-    for parts in range(1, devices - found.width + 2):
-        for cuts in all_cuts(network, parts):
-            seconds = [
-                stage.seconds / (found.width if stage.begin <= slowest < stage.end else 1)
-                for stage in network.stages(cuts)
-            ]
-            results.append(max(seconds))
-    assert found.split_imbalance == pytest.approx(min(results) * devices / sum(times))

@@ -15,6 +15,7 @@ from tfunet import exit_codes
 from tfunet.arguments import of_file
 from tfunet.bench.launch.start_run import new_folder, start_run
 from tfunet.bench.launch.supervisor import RunOutcome
+from tfunet.bench.planned import in_best_layout, note_measured
 from tfunet.bench.records.run_tables import read_history
 from tfunet.config import trust as trusting
 from tfunet.config.case_metrics import check_case_metrics
@@ -92,9 +93,12 @@ def train(
     with _trusted(trust):
         config = of_file(None if run is None else Path(run), _by_name(keys))
         folder = new_folder() if out is None else Path(out)
+        if config.layout is not None:
+            config = in_best_layout(config, RunFolder(folder), lambda line: None)
         outcome = start_run(config, folder, _join, verbose=verbose)
         if isinstance(outcome, RunOutcome):
             _raise_unless_done(outcome, folder)
+            note_measured(RunFolder(folder))
         else:
             print(outcome, flush=True)
     result = RunFolder(folder).read_result() or {}

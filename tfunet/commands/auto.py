@@ -153,7 +153,10 @@ def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
     from tfunet.data.discovery.plan_rules import LEAST_BATCH, networks
     from tfunet.data.task import Task
     from tfunet.performance.largest_fitting import Candidate, largest_fitting
-    from tfunet.performance.traced_step import traced_step
+    from tfunet.plan.gather import gather
+    from tfunet.plan.layout import Layout
+    from tfunet.plan.machine import of_cores
+    from tfunet.plan.predict import Predictor
 
     def completed(candidate: Candidate) -> RunFile:
         return settings.complete(
@@ -176,7 +179,9 @@ def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
             end="",
             flush=True,
         )
-        needed = traced_step(task.config, task).total_bytes
+        machine = of_cores(1, memory_bytes)
+        facts = gather(task.config, machine.device, task=task)
+        needed = Predictor(facts, machine).predict(Layout()).num_bytes
         print(f" needs {needed / 2**20:,.0f} MiB of {limit / 2**20:,.0f}.", file=sys.stderr)
         return needed
 

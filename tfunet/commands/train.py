@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
+import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from tfunet.record import RunFolder
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
 
+# Is in what a process says that ran out of memory.
+OUT_OF_MEMORY = "out of memory:"
 OPTIONS = """
   --out OUT             Folder of the record. The same command resumes a run that was interrupted.
   --trust               Run the programs (FILE.py:NAME) that a file names, even if it is not yours.
@@ -56,6 +60,7 @@ def add(commands: argparse._SubParsersAction) -> None:
 def _train(options: argparse.Namespace) -> int:
     from tfunet.arguments import help_of_keys, parse
     from tfunet.bench.launch.start_run import new_folder, start_run
+    from tfunet.bench.planned import in_best_layout, note_measured
     from tfunet.worker import take_part
 
     if options.help or options.help_all:
@@ -71,6 +76,8 @@ def _train(options: argparse.Namespace) -> int:
     if options.slurm is not None:
         return _submit(config, options)
     folder = options.out or new_folder()
+    if config.layout is not None:
+        config = in_best_layout(config, RunFolder(folder), _say)
 
     def join(place: Place) -> None:
         _check_launcher(place, config, options.out)
@@ -81,7 +88,10 @@ def _train(options: argparse.Namespace) -> int:
         print(lines_of(f"{outcome}\nRecord: {folder}"))
         return exit_codes.OK
     if outcome.exit_code != exit_codes.OK:
+        if OUT_OF_MEMORY in outcome.reason and files:
+            _say_what_fits(config, files[-1], given)
         return outcome.exit_code
+    note_measured(RunFolder(folder))
     print(lines_of(f"Record: {folder}"))
     name = shlex.quote(str(folder))
     data = RunFolder(folder).read_data() or {}
@@ -91,6 +101,24 @@ def _train(options: argparse.Namespace) -> int:
     print(lines_of(f"Curves and pictures: tfunet report {name}"))
     print(lines_of(f"Scores of other images with masks: tfunet evaluate {name} FOLDER"))
     return exit_codes.OK
+
+
+def _say_what_fits(config: RunConfig, file: str, given: Sequence[str]) -> None:
+    """Say which layout takes less than a run that ran out of memory."""
+    from tfunet.bench.planned import that_fits
+
+    keys = given[given.index(file) + 1 :]
+    run = shlex.join([file, *keys])
+    try:
+        line = that_fits(config, run, _say)
+    except ValueError:
+        return  # The run cannot be planned: its error says what else helps.
+    if line:
+        print(lines_of(f"The first layout that fits, as predicted: {line}"), file=sys.stderr)
+
+
+def _say(line: str) -> None:
+    print(lines_of(f"{line} ..."), file=sys.stderr, flush=True)
 
 
 def _submit(config: RunConfig, options: argparse.Namespace) -> int:

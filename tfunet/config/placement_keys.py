@@ -9,6 +9,7 @@ from tfunet.config.section import FIXED, IS_WAY, Section, fixed, free
 from tfunet.config.words import check_known
 
 SCHEDULES = ("gpipe", "1f1b", "v")
+LAYOUTS = ("auto",)
 BATCH_NORMS = ("micro_batch", "deferred")
 
 
@@ -110,6 +111,9 @@ class PlacementKeys(StageKeys):
             samples tile by tile, each with the halo that the network needs. The tiles of a step
             are shared out equally among the replicas. With stages each tile is a micro-batch; with
             split each is cut into parts.
+        layout: "auto" takes the best layout that `tfunet plan` finds on this machine: it chooses
+            the backend, num_replicas, split, stages, tiling, accumulation and swap, for the samples
+            of a step that replica_batch or global_batch gives.
     """
 
     backend: str = fixed("single", **IS_WAY)
@@ -123,9 +127,11 @@ class PlacementKeys(StageKeys):
     global_batch: int | None = fixed(None)
     accumulation: int = fixed(1)
     tiling: tuple[int, ...] = fixed((), **IS_WAY)
+    layout: str | None = free(None, **IS_WAY)
 
     def _check(self) -> None:
         self._at_least(1, "num_replicas", "processes", "cores_per_replica")
+        self._check_layout()
         for key in ("split", "tiling"):
             parts = getattr(self, key)
             if parts and min(parts) < 1:
@@ -163,6 +169,19 @@ class PlacementKeys(StageKeys):
                 f"{self.accumulation} equal passes. Choose a divisor of it."
             )
         self._check_micro_batches()
+
+    def _check_layout(self) -> None:
+        if self.layout is None:
+            return
+        check_known("layout", self.layout, LAYOUTS)
+        chosen = ("backend", "num_replicas", "split", "stages", "tiling", "accumulation")
+        usual = {key.name: key.default for key in fields(PlacementKeys)}
+        for key in chosen:
+            if getattr(self, key) != usual[key]:
+                raise ValueError(
+                    f"layout = 'auto' chooses {key}, and {json.dumps(getattr(self, key))} is "
+                    "given. Leave out one of them."
+                )
 
     def _check_micro_batches(self) -> None:
         if self.tiling and self.replica_tiles % self.micro_batches:

@@ -186,7 +186,7 @@ class RunConfig(
     def values(self) -> dict[str, Any]:
         """Return all keys, without those of later versions that have their defaults."""
         values = asdict(self)
-        for key in ("tournament", "tiling", "share_cores"):
+        for key in ("tournament", "tiling", "share_cores", "layout"):
             if not values[key]:
                 del values[key]
         if values["prove"]:

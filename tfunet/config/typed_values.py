@@ -43,6 +43,11 @@ def read(cls: type[T], table: Mapping[str, Any], title: str, advice: str = "") -
 
 def kinds_of(cls: type) -> Mapping[str, Any]:
     """Return the types of the fields of a dataclass."""
+    return _kinds_of(cls)
+
+
+@functools.cache
+def _kinds_of(cls: type) -> Mapping[str, Any]:
     hints = get_type_hints(cls)
     return {key.name: hints[key.name] for key in fields(cast("Any", cls))}
 
@@ -80,10 +85,14 @@ def convert_fields(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     if not converted or any(map(_has_nan, converted.values())):
         converted = {key: convert(key, kind, values[key]) for key, kind in kinds.items()}
     # What a table holds has no type: it must be what a file could have.
-    return {
-        key: plain(value) if _holds_tables(kinds[key]) else value
-        for key, value in converted.items()
-    }
+    tables = _tables(cls)
+    return {key: plain(value) if key in tables else value for key, value in converted.items()}
+
+
+@functools.cache
+def _tables(cls: type) -> frozenset[str]:
+    """Return the fields that hold tables."""
+    return frozenset(key for key, kind in kinds_of(cls).items() if _holds_tables(kind))
 
 
 @functools.cache

@@ -1,8 +1,7 @@
 """Plans a training step for a device that does not have to be present."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tfunet.backend import num_processes
 from tfunet.config import amount
@@ -14,7 +13,6 @@ from tfunet.performance.traced_step import traced_step
 from tfunet.swap.arena.arena import Memory
 from tfunet.swap.plan.placement import Tiers
 from tfunet.swap.plan.plan import WAYS, Plan, Way
-from tfunet.swap.report.text import text, untimed_line
 from tfunet.swap.search.fitting import fitted
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Problem
@@ -93,39 +91,3 @@ def _tiers(config: RunConfig) -> Tiers:
         disk_out_bytes_per_second=DISK_BYTES_PER_SECOND,
         disk_in_bytes_per_second=DISK_BYTES_PER_SECOND,
     )
-
-
-def forecast_json(forecast: Forecast) -> dict[str, Any]:
-    """Return a forecast as a table for JSON."""
-    return {
-        "fits": forecast.fits,
-        "fits_without": forecast.fits_without,
-        "memory_bytes": forecast.memory_bytes,
-        "resident_bytes": forecast.resident_bytes,
-        "samples": forecast.samples,
-        "untimed": forecast.untimed,
-        "plan": asdict(forecast.plan),
-    }
-
-
-def forecast_text(forecast: Forecast) -> str:
-    """Return a forecast in words."""
-    plan = forecast.plan
-    resident = f"{forecast.resident_bytes / MIB:,.0f} MiB"
-    memory = f"{forecast.memory_bytes / MIB:,.0f} MiB"
-    left_bytes = forecast.memory_bytes - forecast.resident_bytes - plan.budget_bytes
-    reserve = f"{left_bytes / MIB:,.0f} MiB are" if left_bytes > 0 else "Nothing is"
-    lines = [
-        f"Weights, optimizer and a batch of {forecast.samples} take {resident} of {memory}. "
-        f"{reserve} set aside for the gaps that TensorFlow's allocator leaves between its blocks.",
-        text(plan),
-        *filter(None, [untimed_line(forecast.untimed)]),
-    ]
-    if forecast.fits_without:
-        lines.append("It fits without swapping.")
-    elif forecast.fits:
-        longer = plan.step_seconds / plan.unlimited_step_seconds - 1
-        lines.append(f"It fits with swapping: a step takes {longer:.0%} longer.")
-    else:
-        lines.append("It does not fit.")
-    return "\n".join(lines)

@@ -13,7 +13,7 @@ from tfunet.data.task import Task
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
 from tfunet.inside.of_keras import build_metrics
-from tfunet.swap.arena.device_memory import variable_bytes
+from tfunet.swap.arena.device_memory import sizes, variable_bytes
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.compiled_model import compiled_model
 from tfunet.training.loss import make_loss
@@ -25,12 +25,14 @@ class TracedStep:
     """A step of some samples, and what is in memory all through it.
 
     Args:
+        weight_bytes: Size of each trainable weight.
         variables_bytes: Size of each weight and each of the optimizer's variables.
         more_bytes: Size of the batch and of constants.
     """
 
     trace: Trace
     samples: int
+    weight_bytes: Sequence[int]
     variables_bytes: Sequence[int]
     more_bytes: int
 
@@ -53,20 +55,10 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
     Raises ValueError for a configuration that cannot be trained, and for parts of a sample or of a
     network.
     """
-    if config.stages > 1:
+    if config.num_devices > config.num_replicas or config.tiling:
         raise ValueError(
-            f"stages = {config.stages}: a step of a network in stages is not predicted here. "
-            "`tfunet models show NAME --stages N` predicts the time and memory of each stage."
-        )
-    if config.num_devices > config.num_replicas:
-        raise ValueError(
-            f"split = {list(config.split)}: a step on parts of samples is not predicted. Leave out "
-            "split, or measure a run with it."
-        )
-    if config.tiling:
-        raise ValueError(
-            f"tiling = {list(config.tiling)}: a step on tiles is not predicted here. `tfunet "
-            "models show NAME --image SIZES --memory AMOUNT` predicts the memory of a tile."
+            "A step in stages, or on parts or tiles of samples, is not traced here: `tfunet plan "
+            "RUN.toml` predicts its time and memory."
         )
     keras.config.set_dtype_policy(config.precision)
     loss = make_loss(task, class_weights(config, task.source))
@@ -88,6 +80,7 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
     return TracedStep(
         trace=trace,
         samples=samples,
+        weight_bytes=sizes(model.trainable_variables),
         variables_bytes=variable_bytes(model),
         more_bytes=reader.num_bytes(image) + reader.num_bytes(truth) + trace.constant_bytes,
     )

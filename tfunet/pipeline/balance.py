@@ -6,8 +6,7 @@ equally good cuts into stages, the one with the least traffic is taken.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
-from typing import NamedTuple
+from math import inf
 
 import numpy as np
 
@@ -39,23 +38,6 @@ class Balance:
         """The time of the slowest device, as a multiple of the mean."""
         mean = sum(self.seconds) / len(self.seconds)
         return max(self.seconds) / mean if mean else 1.0
-
-
-class Bottleneck(NamedTuple):
-    """A layer that keeps stages from being equal, and what splitting its stage in space would give.
-
-    Args:
-        layer: Its name.
-        share: Its share of the time of all layers.
-        width: Devices that share its stage; every other stage has one.
-        split_imbalance: The slowest device then, as a multiple of the mean, without what the
-            exchange of halos takes.
-    """
-
-    layer: str
-    share: float
-    width: int
-    split_imbalance: float
 
 
 class NoBalanceError(ValueError):
@@ -129,41 +111,6 @@ def balances(
     if memory_bytes is not None:
         return [found]
     return [found, folded(balance(chain, 2 * num_stages))]
-
-
-def bottleneck(chain: Chain, num_devices: int) -> Bottleneck | None:
-    """Return the slowest layer if it takes longer than an equal share of all layers."""
-    slowest = max(range(len(chain.layers)), key=lambda at: chain.layers[at].seconds)
-    share = chain.layers[slowest].seconds / chain.seconds if chain.seconds else 0.0
-    width = ceil(share * num_devices * (1 - SAME))
-    if width <= 1:
-        return None
-    size, places = len(chain.layers), _places(chain)
-    left = num_devices - width
-
-    def turned(begin: int, end: int, _: int) -> float:
-        return _seconds(chain, size - end, size - begin)
-
-    before, _ = _table(places, left, lambda begin, end, _: _seconds(chain, begin, end), max)
-    after, _ = _table([size - place for place in reversed(places)], left, turned, max)
-    # With few layers some devices may have nothing to do.
-    least = min(
-        max(
-            min(row[begin] for row in before[: count + 1]),
-            _seconds(chain, begin, end) / width,
-            min(row[size - end] for row in after[: left - count + 1]),
-        )
-        for begin in places
-        for end in places
-        if begin <= slowest < end
-        for count in range(left + 1)
-    )
-    return Bottleneck(
-        layer=chain.layers[slowest].name,
-        share=share,
-        width=width,
-        split_imbalance=least * num_devices / chain.seconds,
-    )
 
 
 def _places(chain: Chain) -> list[int]:

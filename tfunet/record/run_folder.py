@@ -344,6 +344,14 @@ class RunFolder:
         """Whether the run has a result."""
         return (self.path / "result.json").is_file()
 
+    def write_predicted(self, predicted: Mapping[str, Any]) -> None:
+        """Write predicted.json: the layout that was chosen for a run, and what it should take."""
+        self._write_json("predicted.json", predicted)
+
+    def read_predicted(self) -> dict[str, Any] | None:
+        """Return predicted.json; None if nobody chose a layout. Raises RecordError."""
+        return self._read_json("predicted.json", {})
+
     def write_failure(self, reason: str, exit_code: int, process: int | None = None) -> None:
         """Write failure.json; `process` is the index of the process at fault, if it is known."""
         self._write_json(

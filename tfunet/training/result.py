@@ -24,6 +24,8 @@ def write_result(
     """Write the model, the plans and, last, the result, and return that."""
     attempt = trainer.attempt
     result = {**summarise(trainer, measured), "proved": proved}
+    if (predicted := attempt.folder.read_predicted()) is not None:
+        result["predicted"] = predicted
     attempt.begin("saving")
     trainer.network.held.complete()
     if attempt.topology.is_chief:

@@ -7,6 +7,7 @@ from typing import Any, final
 
 import keras
 
+from tfunet.config.run import RunConfig
 from tfunet.data.class_weights import class_weights
 from tfunet.data.task import Task
 from tfunet.geometry.grid import Grid, grid
@@ -86,53 +87,72 @@ def look_at_network(task: Task) -> Tiles:
     not known. It comes before the data are decoded, which can take long.
     """
     config, patch = task.config, task.patch
-    tiling = f"tiling = {list(config.tiling)}"
-    if is_file(config.model):
+    whole = network_for(task, patch)
+    halo, steps = halo_of(whole, config.model)
+    cut = cut_of(config, patch, halo, steps)
+    window = network_for(task, cut.largest_window)
+    shapes = [[tuple(variable.shape) for variable in model.variables] for model in (whole, window)]
+    if shapes[0] != shapes[1] or (reach(window), alignment(window)) != (halo, steps):
         raise ValueError(
-            f"{tiling} needs a network of the size of a tile, and {config.model!r} is a saved "
-            "model of one size. Name the function that builds it instead: 'file.py:build'."
+            f"tiling = {list(config.tiling)} needs a network that is the same for images of every "
+            f"size, and the model {config.model!r} has other variables or another halo for "
+            f"{cut.largest_window} than for {tuple(patch)}. Use split."
         )
-    whole = _network_for(task, patch)
-    if not getattr(whole, "operations", None):
+    check_loss(task, window)
+    return Tiles(grid=cut, statistics=tuple(inexact_layers(window)))
+
+
+def halo_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the halo of a network for whole samples, and the multiples in which it pools.
+
+    Raises ValueError for a network that tiles do not suit, or whose halo is not known.
+    """
+    if is_file(name):
         raise ValueError(
-            f"{tiling} needs a functional model, whose halo can be computed, and the model "
-            f"{config.model!r} is none. Use split."
+            f"tiling needs a network of the size of a tile, and {name!r} is a saved model of one "
+            "size. Name the function that builds it instead: 'file.py:build'."
         )
-    for layer in whole.operations:
+    if not getattr(model, "operations", None):
+        raise ValueError(
+            f"tiling needs a functional model, whose halo can be computed, and the model {name!r} "
+            "is none. Use split."
+        )
+    for layer in model.operations:
         if getattr(layer, "activity_regularizer", None) is not None:
             raise ValueError(
-                f"{tiling} cannot add up what the activity regularizer of the layer "
+                "tiling cannot add up what the activity regularizer of the layer "
                 f"{layer.name!r} gives for whole samples. Leave it out, or use split."
             )
     try:
-        halo, steps = reach(whole), alignment(whole)
+        return reach(model), alignment(model)
     except UnknownReachError as error:
         raise ValueError(
-            f"{tiling} needs the halo of the model {config.model!r}, which is not known: {error}. "
-            "Use split."
+            f"tiling needs the halo of the model {name!r}, which is not known: {error}. Use split."
         ) from error
+
+
+def cut_of(
+    config: RunConfig, patch: Sequence[int], halo: Sequence[int], steps: Sequence[int]
+) -> Grid:
+    """Return the tiles of a configuration; ValueError where samples cannot be cut so."""
     check_multiple(config.tiling, patch, steps)
     cut = grid(patch, config.tiling, halo, steps)
     check_not_finer(cut)
     check_split(config.split, cut.largest_window, what="a tile's window")
-    window = _network_for(task, cut.largest_window)
-    shapes = [[tuple(variable.shape) for variable in model.variables] for model in (whole, window)]
-    if shapes[0] != shapes[1] or (reach(window), alignment(window)) != (halo, steps):
-        raise ValueError(
-            f"{tiling} needs a network that is the same for images of every size, and the model "
-            f"{config.model!r} has other variables or another halo for {cut.largest_window} than "
-            f"for {tuple(patch)}. Use split."
-        )
+    return cut
+
+
+def check_loss(task: Task, model: keras.Model) -> None:
+    """Raise ValueError for a loss that is not the mean over pixels."""
     check_adds_up(
-        make_loss(task, class_weights(config, task.source)),
-        rank=len(patch),
+        make_loss(task, class_weights(task.config, task.source)),
+        rank=len(task.patch),
         num_classes=task.source.num_classes,
-        num_logits=window.output.shape[-1],
+        num_logits=model.output.shape[-1],
     )
-    return Tiles(grid=cut, statistics=tuple(inexact_layers(window)))
 
 
-def _network_for(task: Task, spatial: Sequence[int]) -> keras.Model:
+def network_for(task: Task, spatial: Sequence[int]) -> keras.Model:
     """Return the network of a task for images of this size, to look at."""
     config = task.config
     build = partial(
@@ -140,6 +160,7 @@ def _network_for(task: Task, spatial: Sequence[int]) -> keras.Model:
         config.model,
         image_shape=(*spatial, task.source.channels),
         num_classes=task.num_outputs,
+        is_free=task.source.samples is not None,
         options=config.model_options,
     )
     # A builder of the user's own may call its model, or load weights.

@@ -35,10 +35,7 @@ def _read(path: Path) -> tuple[list[Plan], Measured | None]:
     try:
         table = read_json(file, dict[str, Any])
         if table is None:
-            raise ValueError(
-                f"There is no {file}. A run with --swap writes it, and so does `tfunet swap plan "
-                "--save`."
-            )
+            raise ValueError(f"There is no {file}. A run with --swap writes it.")
         check_fields(table, {"plans": list[dict[str, Any]]})
         plans = [Plan.from_table(row) for row in table.get("plans", [table])]
         measured = None

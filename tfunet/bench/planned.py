@@ -1,0 +1,235 @@
+"""A plan of a run on this machine or another, with what is known and measured of them."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+from tfunet.backend import FACTS
+from tfunet.bench import machine_constants
+from tfunet.bench.machine_constants import Constants
+from tfunet.bench.short_runs import Measurement, measure
+from tfunet.config.amount import MIB
+from tfunet.config.run import RunConfig
+from tfunet.connection import own_place
+from tfunet.plan.facts import sample_counts
+from tfunet.plan.here import missing, this_machine, usable_backends
+from tfunet.plan.layout import Layout, device_counts
+from tfunet.plan.machine import Machine
+from tfunet.plan.prediction import Prediction
+from tfunet.record import RunFolder
+
+if TYPE_CHECKING:
+    from tfunet.plan.rank import Ranking
+
+Say = Callable[[str], None]
+# What is proposed to a run that did not fit takes so much less.
+LESS = 0.8
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A ranking, and what was measured of its first layouts.
+
+    Args:
+        measurements: In the order of the predictions; empty if nothing was measured.
+        corrections: By kind of layout, the measured over the predicted time of earlier steps here,
+            by which the predictions were corrected.
+    """
+
+    ranking: "Ranking"
+    measurements: tuple[Measurement, ...] = ()
+    corrections: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def best(self) -> Prediction | None:
+        """The layout to take: the fastest that was measured, or else predicted."""
+        known = [one for one in self.measurements if one.seconds]
+        if known:
+            return min(known, key=lambda one: one.median).predicted
+        return self.ranking.best
+
+
+def make_plan(
+    config: RunConfig,
+    machine: Machine,
+    *,
+    is_here: bool,
+    num_devices: int | None = None,
+    num_measured: int = 0,
+    noted: Sequence[int] = (),
+    say: Say = lambda line: None,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Plan:
+    """Return the plan of a run.
+
+    Args:
+        is_here: Whether the machine is this one, whose constants may be known.
+        num_measured: As many of the best layouts are measured, with short runs; 0 uses no device.
+        noted: Gets a signal's number while something is measured.
+
+    Raises ValueError for a run that cannot be planned.
+    """
+    constants = machine_constants.read() if is_here else None
+    tables: dict[int, list[dict[str, Any]]] = {}
+    if constants is not None and num_measured:
+        constants, tables = _measured_here(config, machine, constants, num_devices, say, noted)
+    if constants is not None:
+        machine = constants.applied(machine)
+    # TensorFlow is imported from here on.
+    from tfunet.plan.gather import as_measured, gather
+    from tfunet.plan.rank import corrected, ranked, short_list
+    from tfunet.plan.swapped import with_plans
+
+    facts = gather(
+        config,
+        machine.device,
+        measured={cores: as_measured(machine.device, rows) for cores, rows in tables.items()},
+        say=say,
+    )
+    lacking = {name: why for name in FACTS if is_here and (why := missing(name))}
+    ranking = ranked(
+        config, facts, machine, num_devices=num_devices, missing=lacking, progress=progress
+    )
+    corrections = _corrections(constants)
+    ranking = corrected(ranking, lambda layout: corrections.get(kind_of(layout), 1.0))
+    ranking = with_plans(ranking, say)
+    if not num_measured or constants is None or ranking.best is None:
+        return Plan(ranking=ranking, corrections=tuple(corrections.items()))
+    chosen = short_list(ranking, num_measured)
+    found = measure(config, chosen, noted, say=say)
+    machine_constants.keep(with_steps(machine_constants.read(), found, corrections))
+    return Plan(ranking=ranking, measurements=tuple(found), corrections=tuple(corrections.items()))
+
+
+def _measured_here(
+    config: RunConfig,
+    machine: Machine,
+    constants: Constants,
+    num_devices: int | None,
+    say: Say,
+    noted: Sequence[int],
+) -> tuple[Constants, dict[int, list[dict[str, Any]]]]:
+    """Return the constants of this machine, and what the run's layers take on its cores."""
+    if not machine.is_cpu:
+        return constants, {}
+    if constants.is_stale():
+        constants = machine_constants.measured(constants, usable_backends(), say, noted)
+        if not noted:
+            machine_constants.keep(constants)
+    samples = sample_counts(config.global_samples)
+    counts = device_counts(min(num_devices or machine.devices, machine.devices))
+    alone = Layout().applied(config)
+    return constants, machine_constants.measured_layers(alone, samples, counts, say, noted)
+
+
+def in_best_layout(config: RunConfig, folder: RunFolder, say: Say) -> RunConfig:
+    """Return a run with `layout = "auto"` in the best layout of this machine, and write what it is
+    predicted to take into its folder; a run that goes on keeps its layout.
+
+    Raises ValueError where none fits, and under launchers, which have started the processes.
+    """
+    from tfunet.plan.text import nothing_fits, prediction_json
+
+    place = own_place()
+    if place is not None and place.count > 1:
+        raise ValueError(
+            "layout = 'auto' chooses how many processes there are, and a launcher has started "
+            f"{place.count}. Run `tfunet plan` first, and give the keys that it says."
+        )
+    before = folder.read_predicted()
+    if before is not None:
+        return Layout(**{key: _read(value) for key, value in before["layout"].items()}).applied(
+            config
+        )
+    plan = make_plan(config, this_machine(config), is_here=True, say=say)
+    best = plan.best
+    if best is None:
+        raise ValueError(nothing_fits(plan.ranking))
+    folder.create()
+    folder.write_predicted(prediction_json(best))
+    print(
+        f"layout = 'auto': {best.layout}, predicted {1e3 * best.seconds:.0f} ms a step and "
+        f"{best.num_bytes / MIB:,.0f} MiB on a device.",
+        flush=True,
+    )
+    return best.layout.applied(config)
+
+
+def _read(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def note_measured(folder: RunFolder) -> None:
+    """Keep what a run in a chosen layout took beside what was predicted, for later plans."""
+    result, predicted = folder.read_result(), folder.read_predicted()
+    if result is None or predicted is None or result["median_step_seconds"] is None:
+        return
+    layout = Layout(**{key: _read(value) for key, value in predicted["layout"].items()})
+    constants = machine_constants.read()
+    step = {
+        "kind": kind_of(layout),
+        "predicted": predicted["step_seconds"],
+        "measured": result["median_step_seconds"],
+    }
+    steps = [*constants.steps, step][-machine_constants.MOST_STEPS :]
+    machine_constants.keep(replace(constants, steps=steps))
+
+
+def that_fits(config: RunConfig, run: str, say: Say) -> str:
+    """Return the line to type for the first layout that takes clearly less than the run, which ran
+    out of memory; empty if none does.
+    """
+    from tfunet.plan.text import line
+
+    given = replace(config, layout=None)
+    plan = make_plan(given, this_machine(given), is_here=True, say=say)
+    ranking = plan.ranking
+    own = next(
+        (
+            one
+            for one in (*ranking.fitting, *ranking.others)
+            if one.layout == replace(Layout.of(given), swap=None)
+        ),
+        None,
+    )
+    most = math.inf if own is None else LESS * own.num_bytes
+    best = next((one for one in ranking.fitting if one.num_bytes <= most), None)
+    return "" if best is None else line(ranking, best, run)
+
+
+def kind_of(layout: Layout) -> str:
+    """Return the kind of layout whose steps are corrected alike: the backend and its ways."""
+    words = [layout.backend]
+    words += ["replicas"] if layout.num_replicas > 1 else []
+    words += ["split"] if layout.parts > 1 else []
+    words += ["stages"] if layout.stages > 1 else []
+    words += ["tiles"] if layout.tiling else []
+    return " ".join(words)
+
+
+def _corrections(constants: Constants | None) -> dict[str, float]:
+    """Return by kind of layout the median of measured over predicted steps on this machine."""
+    ratios: dict[str, list[float]] = {}
+    for step in constants.steps if constants is not None and not constants.is_stale() else ():
+        ratios.setdefault(step["kind"], []).append(step["measured"] / step["predicted"])
+    return {kind: statistics.median(found) for kind, found in ratios.items()}
+
+
+def with_steps(
+    constants: Constants, found: Sequence[Measurement], corrections: dict[str, float]
+) -> Constants:
+    """Return constants that also know these steps; what is kept is not corrected."""
+    steps = [
+        {
+            "kind": (kind := kind_of(one.predicted.layout)),
+            "predicted": one.predicted.seconds / corrections.get(kind, 1.0),
+            "measured": one.median,
+        }
+        for one in found
+        if one.seconds
+    ]
+    kept = [*constants.steps, *steps][-machine_constants.MOST_STEPS :]
+    return replace(constants, steps=kept)

@@ -1,0 +1,377 @@
+r"""What a step takes in a layout: its time by parts, and the memory of a device. Pure.
+
+    step = computation + halo + average + transfer + bubble + imbalance + copies + input
+             |            \____ nothing else runs meanwhile ____/           |       |
+             all devices alike                     what computation does not hide   what a device
+                                                                            waits for its samples
+
+Where cores compute, they prepare samples, too, and `input` is all the time that this takes.
+"""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, final
+
+from tfunet.config.amount import MIB
+from tfunet.geometry.grid import Grid, grid
+from tfunet.performance.stages import plan_stages, planned
+from tfunet.pipeline.balance import Balance, NoBalanceError
+from tfunet.pipeline.chain import Chain, Stage
+from tfunet.pipeline.schedules import most_live
+from tfunet.pipeline.simulation import Link, recomputed_shares, scheduled
+from tfunet.plan.facts import RunFacts, exchanges, part_share, pass_bytes
+from tfunet.plan.layout import Layout
+from tfunet.plan.machine import Machine, hosts_of, speedup
+from tfunet.plan.prediction import ON_CPU, ON_GPU, Parts, Prediction, how_sure
+
+# What a part holds beside its share: margins, and tensors joined with them.
+PART_COPIES = 1.1
+# Horovod packs gradients in a buffer of this size, others in one as large as all gradients.
+FUSION_BYTES = 128 * 2**20
+# Where layers are cut does not depend on the number of micro-batches, if it is large.
+MANY = 4
+# The share of a computation under which copies to and from the host can hide.
+HIDING = 0.8
+# Large-model support fills so much of a device, and moves at most so much of what a pass holds.
+SWAP_SHARE, MOST_AWAY = 0.85, 0.9
+# Up to this share of it, forward passes may be run again instead, which are a part of the step.
+MOST_AGAIN, FORWARD_SHARE = 0.6, 1 / 3
+
+
+class _Pipeline(NamedTuple):
+    """A step of one replica in stages.
+
+    Args:
+        busy: Seconds of each device.
+        free_seconds: Seconds of the step if messages took no time.
+    """
+
+    chunks: Sequence[Stage]
+    busy: Sequence[float]
+    free_seconds: float
+    seconds: float
+    num_bytes: int
+
+
+class _Costs(NamedTuple):
+    parts: Parts
+    num_bytes: int
+
+
+@final
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts the layouts of one run on one machine; what several of them share is kept.
+
+    Args:
+        quick: Whether steps of stages are estimated, not played through.
+    """
+
+    facts: RunFacts
+    machine: Machine
+    quick: bool = False
+
+    @cached_property
+    def _known(self) -> dict[object, _Pipeline]:
+        return {}
+
+    @cached_property
+    def _cuts(self) -> dict[object, Balance]:
+        return {}
+
+    @cached_property
+    def _bytes(self) -> dict[object, int]:
+        return {}
+
+    @cached_property
+    def _grids(self) -> dict[tuple[int, ...], Grid]:
+        return {}
+
+    def predict(self, layout: Layout) -> Prediction:
+        """Return what a step takes; NoBalanceError for stages that no cut makes fit."""
+        cost = self._staged(layout) if layout.stages > 1 else self._whole(layout)
+        limit = self.machine.device_bytes(layout.backend, layout.num_devices)
+        parts, num_bytes = cost
+        if layout.swap is not None:
+            parts, num_bytes = self._swapped(layout, cost, limit)
+        parts = replace(parts, input=self._input(layout, parts))
+        seconds = parts.seconds
+        epoch = self.facts.steps_per_epoch * seconds * layout.num_devices / 3600
+        return Prediction(
+            layout=layout,
+            parts=parts,
+            num_bytes=num_bytes,
+            limit_bytes=limit,
+            sure=how_sure(num_bytes, limit, ON_CPU if self.machine.is_cpu else ON_GPU),
+            samples_per_second=self.facts.global_samples / seconds if seconds else math.inf,
+            device_hours=epoch,
+        )
+
+    def _chain(self, layout: Layout, samples: float) -> tuple[Chain, float]:
+        """Return the costs of so many samples, and by what the seconds of a device differ."""
+        count = layout.num_devices
+        cores = self.machine.device_cores(layout.backend, count)
+        known = self.facts.cores_known(cores)
+        times = 1.0
+        if cores and not known:
+            times = 1 / speedup(cores)
+        elif cores:
+            times = speedup(known) / speedup(cores)
+        is_shared = self.machine.shares_pool(layout.backend, count)
+        # Measured costs are those of busy cores.
+        if is_shared or self.facts.costs_from != "measured":
+            times *= self.machine.slowdown(layout.backend, count)
+        return self.facts.chain(samples, known), times
+
+    def _pass_bytes(self, samples: float, layout: Layout, *, kept_gradients: bool) -> int:
+        chain, _ = self._chain(layout, samples)
+        key = (id(chain), kept_gradients)
+        if key not in self._bytes:
+            self._bytes[key] = pass_bytes(chain, kept_gradients=kept_gradients)
+        return self._bytes[key]
+
+    def _grid(self, layout: Layout) -> Grid:
+        if layout.tiling not in self._grids:
+            facts = self.facts
+            self._grids[layout.tiling] = grid(
+                facts.patch, layout.tiling, facts.halo, facts.alignment
+            )
+        return self._grids[layout.tiling]
+
+    def _unit(self, layout: Layout) -> tuple[float, int]:
+        """Return the size of a pass in samples, before a sample is split, and their number."""
+        facts = self.facts
+        if layout.tiling:
+            cut = self._grid(layout)
+            tiles = facts.global_samples * layout.num_tiles // layout.num_replicas
+            return math.prod(cut.largest_window) / math.prod(facts.patch), tiles
+        count = layout.accumulation if layout.stages == 1 else layout.micro_batches
+        return facts.global_samples / layout.num_replicas / count, count
+
+    def _halo(self, layout: Layout, samples: float) -> list[float]:
+        """Return the seconds of exchanges for each layer, both passes of so many samples."""
+        seconds = [0.0] * self.facts.num_layers
+        for layer, num_bytes, count in exchanges(self.facts, layout.split):
+            seconds[layer] += count * self.machine.exchange_seconds(
+                samples * num_bytes, layout.parts, layout.backend
+            )
+        return seconds
+
+    def _average(self, layout: Layout, num_bytes: int) -> float:
+        holders = layout.num_replicas * layout.parts
+        # Those that hold the same weights may lie on all hosts.
+        spread = layout.num_devices if holders > 1 else 1
+        if spread <= self.machine.devices:
+            spread = holders
+        seconds = self.machine.average_seconds(num_bytes, max(spread, holders), layout.backend)
+        return seconds if holders > 1 else 0.0
+
+    def _whole(self, layout: Layout) -> _Costs:
+        """Return what a step takes where each device has the whole network."""
+        facts = self.facts
+        samples, passes = self._unit(layout)
+        share, mean = 1.0, 1.0
+        if layout.parts > 1:
+            shape = self._grid(layout).largest_window if layout.tiling else facts.patch
+            share, mean = part_share(shape, layout.split), 1 / layout.parts
+        chain, times = self._chain(layout, samples * mean)
+        computation = passes * chain.seconds * times
+        gathered = 0.0
+        if layout.parts > 1:
+            whole, _ = self._chain(layout, samples)
+            gathered = sum(
+                whole.layers[border.layer].seconds - chain.layers[border.layer].seconds
+                for border in facts.borders
+                if border.is_gathered
+            )
+        update = facts.update.seconds * self._update_times(layout)
+        halo = passes * sum(self._halo(layout, samples)) if layout.parts > 1 else 0.0
+        parts = Parts(
+            computation=computation + update + passes * gathered * times,
+            halo=halo,
+            average=self._average(layout, facts.gradient_bytes),
+            imbalance=computation * (share / mean - 1),
+        )
+        sums = layout.accumulation > 1 or bool(layout.tiling)
+        held = self._pass_bytes(samples * share, layout, kept_gradients=sums)
+        if layout.parts > 1:
+            held = int(held * PART_COPIES)
+        packed = 0
+        if layout.num_devices > 1:
+            packed = FUSION_BYTES if layout.backend == "horovod" else facts.gradient_bytes
+            packed = min(packed, facts.gradient_bytes)
+        fed = int(facts.sample_bytes * samples * passes * (share if layout.parts > 1 else 1))
+        at_average = facts.gradient_bytes * (2 if sums else 1) + packed
+        return _Costs(parts, facts.variable_bytes + fed + max(held, at_average))
+
+    def _update_times(self, layout: Layout) -> float:
+        cores = self.machine.device_cores(layout.backend, layout.num_devices)
+        return self.machine.slowdown(layout.backend, layout.num_devices) / (
+            speedup(cores) if cores else 1.0
+        )
+
+    def _staged(self, layout: Layout) -> _Costs:
+        """Return what a step takes where the network is in stages."""
+        facts, machine = self.facts, self.machine
+        samples, count = self._unit(layout)
+        in_flight = layout.micro_batches
+        rounds = max(1, count // in_flight) if layout.tiling else 1
+        share, mean = 1.0, 1.0
+        if layout.parts > 1:
+            shape = self._grid(layout).largest_window if layout.tiling else facts.patch
+            share, mean = part_share(shape, layout.split), 1 / layout.parts
+        chain, times = self._chain(layout, samples * mean)
+        found = self._pipeline(layout, chain, times)
+        mean_busy, most_busy = sum(found.busy) / len(found.busy), max(found.busy)
+        free = found.free_seconds
+        if machine.shares_pool(layout.backend, layout.num_devices):
+            # While one stage waits, the others have its threads.
+            free = most_busy = mean_busy
+        weights = [chunk.weight_bytes for chunk in found.chunks]
+        stage_share = max(weights) / max(1, sum(weights))
+        halo = 0.0
+        if layout.parts > 1:
+            by_layer = self._halo(layout, samples)
+            halo = in_flight * max(sum(by_layer[chunk.begin : chunk.end]) for chunk in found.chunks)
+        update = facts.update.seconds * stage_share * self._update_times(layout)
+        gradients = int(facts.gradient_bytes * stage_share)
+        parts = Parts(
+            computation=rounds * mean_busy + update,
+            halo=rounds * halo,
+            average=self._average(layout, gradients),
+            transfer=rounds * max(0.0, found.seconds - found.free_seconds),
+            bubble=rounds * max(0.0, free - most_busy),
+            imbalance=rounds * (most_busy * share / mean - mean_busy),
+        )
+        fed = int(facts.sample_bytes * samples * in_flight * (share if layout.parts > 1 else 1))
+        held = found.num_bytes
+        if layout.parts > 1:
+            held = int(held * share / mean * PART_COPIES)
+        more = gradients if layout.tiling else 0
+        return _Costs(parts, held + fed + more)
+
+    def _pipeline(self, layout: Layout, chain: Chain, times: float) -> _Pipeline:
+        """Return a step of the best cut; within the memory of a device, if the fastest is not."""
+        machine = self.machine
+        limit = machine.device_bytes(layout.backend, layout.num_devices)
+        near = 2 if hosts_of(machine, layout.num_devices) == 1 else layout.num_devices
+        begin, end = (
+            machine.exchange_seconds(num_bytes, near, layout.backend) / times
+            for num_bytes in (0, MIB)
+        )
+        link = Link(bytes_per_second=MIB / max(end - begin, 1e-12), seconds=begin)
+        key = (
+            *(id(chain), layout.stages, layout.schedule, layout.micro_batches, layout.recompute),
+            *(link, limit, self.quick),
+        )
+        if key not in self._known:
+            self._known[key] = self._played(layout, chain, link, limit)
+        chunks, busy, free, seconds, num_bytes = self._known[key]
+        return _Pipeline(
+            chunks, [one * times for one in busy], free * times, seconds * times, num_bytes
+        )
+
+    def _played(self, layout: Layout, chain: Chain, link: Link, limit: int) -> _Pipeline:
+        found = self._best_cut(layout)
+        if self.quick:
+            return _estimated(layout, chain, found, link)
+        if _estimated(layout, chain, found, link).num_bytes > limit:
+            # If none fits, the fastest stands in the table, with what it needs.
+            with contextlib.suppress(NoBalanceError):
+                found = plan_stages(
+                    chain,
+                    layout.stages,
+                    schedule=layout.schedule,
+                    micro_batches=layout.micro_batches,
+                    link=link,
+                    memory_bytes=limit,
+                    recompute=layout.recompute,
+                ).balance
+        plan = planned(
+            chain,
+            found,
+            schedule=layout.schedule,
+            micro_batches=layout.micro_batches,
+            link=link,
+            recompute=layout.recompute,
+        )
+        free = scheduled(layout.schedule, replace(plan.work, link=Link()), layout.micro_batches)
+        return _Pipeline(
+            plan.chunks,
+            plan.step.busy_seconds,
+            free.step_seconds,
+            plan.step.step_seconds,
+            max(plan.memory_bytes),
+        )
+
+    def _best_cut(self, layout: Layout) -> Balance:
+        """Return the fastest cut of the network, whose layers' shares of the time are about the
+        same for any number of samples."""
+        cores = self.machine.device_cores(layout.backend, layout.num_devices)
+        known = self.facts.cores_known(cores)
+        is_folded = layout.schedule == "v"
+        key = (known, layout.stages, is_folded, layout.recompute)
+        if key not in self._cuts:
+            chain = self.facts.costs[known][0][1]
+            count = MANY * layout.stages
+            self._cuts[key] = plan_stages(
+                chain,
+                layout.stages,
+                schedule=layout.schedule if is_folded else "1f1b",
+                micro_batches=count,
+                link=Link(),
+                recompute=layout.recompute,
+            ).balance
+        return self._cuts[key]
+
+    def _input(self, layout: Layout, parts: Parts) -> float:
+        """Return the seconds that a device prepares samples, or waits for them."""
+        facts, machine = self.facts, self.machine
+        samples = facts.global_samples / layout.num_replicas
+        work = samples * facts.sample_seconds
+        if machine.is_cpu:
+            cores = machine.device_cores(layout.backend, layout.num_devices)
+            shared = machine.shares_pool(layout.backend, layout.num_devices)
+            return work * (layout.num_devices if shared else 1) / cores
+        in_use = min(layout.num_devices, machine.devices)
+        return max(0.0, work * in_use / machine.cores - parts.seconds)
+
+    def _swapped(self, layout: Layout, cost: _Costs, limit: int) -> tuple[Parts, int]:
+        """Return time and memory with large-model support, roughly: what is too much leaves in the
+        forward pass and comes back in the backward pass, or is computed again."""
+        usable = int(limit * SWAP_SHARE)
+        over = cost.num_bytes - usable
+        if over <= 0:
+            return cost
+        _, passes = self._unit(layout)
+        held = cost.num_bytes - self.facts.variable_bytes
+        if over > MOST_AWAY * held:
+            return cost
+        moved = passes * over / self.machine.copy_rate()
+        hidden = 0.0 if self.machine.is_cpu else HIDING * cost.parts.computation / 2
+        seconds = 2 * max(0.0, moved - hidden)
+        if over <= MOST_AGAIN * held:
+            seconds = min(seconds, cost.parts.computation * FORWARD_SHARE * over / held)
+        return replace(cost.parts, copies=seconds), usable
+
+
+def _estimated(layout: Layout, chain: Chain, found: Balance, link: Link) -> _Pipeline:
+    """Return about what a step in stages takes: the slowest device works all the time, but for one
+    micro-batch of the others at its ends."""
+    chunks, count = chain.stages(found.cuts), layout.micro_batches
+    again = [0.0] * layout.stages
+    if layout.recompute:
+        again = recomputed_shares(layout.schedule, layout.stages, count)
+    live = most_live("1f1b" if layout.schedule == "v" else layout.schedule, layout.stages, count)
+    busy, num_bytes = [0.0] * layout.stages, [0] * layout.stages
+    for chunk, device in zip(chunks, found.devices, strict=True):
+        busy[device] += chunk.seconds + again[device] * chunk.forward_seconds
+        num_bytes[device] += chunk.memory_bytes(live[device], recompute=layout.recompute)
+    ends = (sum(busy) - max(busy)) / (2 if layout.schedule == "v" else 1)
+    free = count * max(busy) + ends
+    sent = sum(sum(chunk.receives.values()) for chunk in chunks)
+    messages = 2 * (len(chunks) - 1) * link.seconds + 2 * sent / link.bytes_per_second
+    return _Pipeline(chunks, [one * count for one in busy], free, free + messages, max(num_bytes))
