@@ -31,7 +31,7 @@ def script(tmp_path_factory):
         (["train", "--precision", ""], {"float32", "mixed_bfloat16", "mixed_float16"}, set()),
         (["data", "check", "--model_o"], {"--model_options"}, set()),
         (["models", "show", "nnunet"], {"nnunet2d", "nnunet3d"}, {"unet"}),
-        (["swap", "plan", "--device", "h"], {"h100-pcie5", "h200-pcie5"}, {"gh200"}),
+        (["plan", "--device", "h"], {"h100-pcie5", "h200-pcie5"}, {"gh200"}),
         (["run", "--"], {"--backend", "--num_replicas", "--out"}, {"--epochs", "--model"}),
         (["auto", "--mem"], {"--memory"}, set()),
         (["completion", ""], {"bash", "zsh", "tcsh"}, set()),

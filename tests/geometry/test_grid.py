@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tfunet.geometry.grid import best_grid, grid, tiles_of
+from tfunet.geometry.grid import grid, tiles_of
 from tfunet.geometry.windows import plan_windows
 
 
@@ -41,32 +41,12 @@ def test_redundancy_counts_the_pixels_of_all_windows():
     assert found.redundancy == (6 + 8 + 6) / 12
 
 
-@pytest.mark.parametrize("most_pixels", [100, 600, 2500, 10_000])
-def test_no_grid_that_fits_has_less_redundancy(most_pixels):
-    best = best_grid([96, 64], [3, 3], [4, 4], most_pixels)
-    every = [
-        grid([96, 64], tiles, [3, 3], [4, 4])
-        for tiles in itertools.product(range(1, 25), range(1, 17))
-    ]
-    fitting = [
-        candidate.redundancy
-        for candidate in every
-        if candidate.largest_window[0] * candidate.largest_window[1] <= most_pixels
-        and not candidate.is_finer_than_halo
-    ]
-    if not fitting:
-        assert best is None
-    else:
-        assert best.redundancy == min(fitting)
-
-
 def test_tiles_that_cannot_be():
     assert grid([64, 64], [8, 8], [9, 9], [8, 8]).is_finer_than_halo
     assert not grid([64, 64], [8, 8], [8, 8], [8, 8]).is_finer_than_halo
     assert not grid([64, 64], [1, 1], [99, 99], [8, 8]).is_finer_than_halo
     with pytest.raises(ValueError, match="1 to 8 tiles, not 9"):
         grid([64, 64], [9, 1], [0, 0], [8, 8])
-    assert best_grid([64, 64], [40, 40], [8, 8], 10) is None
 
 
 @pytest.mark.parametrize(

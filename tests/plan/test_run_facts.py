@@ -57,10 +57,8 @@ def test_facts_of_a_network(known):
     "keys",
     [
         {},
-        {"replica_batch": 1},
         {"data": "tumours", "data_options": {"size": 32}, "patch": (32, 32, 32)},
         {"optimizer": "sgd", "optimizer_options": {"momentum": 0.9}},
-        {"model_options": {**SMALL, "filters": 32, "levels": 4}},
     ],
 )
 def test_memory_and_time_are_those_of_the_traced_step(keys):

@@ -235,7 +235,7 @@ def task(patch=(64, 48), channels=1, **settings):
     options = {"filters": 2, "levels": 2, "normalization": "none"}
     given = {"model_options": options, "loss": "crossentropy", "tiling": (2, 2), **settings}
     config = RunConfig(**given)
-    source = SimpleNamespace(channels=channels, num_outputs=2, num_classes=2)
+    source = SimpleNamespace(samples=None, channels=channels, num_outputs=2, num_classes=2)
     return Task(config=config, source=source, patch=patch)
 
 

@@ -1,8 +1,10 @@
 """A plan of a run on this machine or another, with what is known and measured of them."""
 
+import contextlib
 import math
+import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tfunet.plan.rank import Ranking
 
 Say = Callable[[str], None]
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 # What is proposed to a run that did not fit takes so much less.
 LESS = 0.8
 
@@ -78,10 +81,10 @@ def make_plan(
         constants, tables = _measured_here(config, machine, constants, num_devices, say, noted)
     if constants is not None:
         machine = constants.applied(machine)
-    # TensorFlow is imported from here on.
-    from tfunet.plan.gather import as_measured, gather
-    from tfunet.plan.rank import corrected, ranked, short_list
-    from tfunet.plan.swapped import with_plans
+    with _quiet():  # TensorFlow is imported from here on.
+        from tfunet.plan.gather import as_measured, gather
+        from tfunet.plan.rank import corrected, ranked, short_list
+        from tfunet.plan.swapped import with_plans
 
     facts = gather(
         config,
@@ -102,6 +105,19 @@ def make_plan(
     found = measure(config, chosen, noted, say=say)
     machine_constants.keep(with_steps(machine_constants.read(), found, corrections))
     return Plan(ranking=ranking, measurements=tuple(found), corrections=tuple(corrections.items()))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Let TensorFlow print no messages of its own, unless the user asked for some."""
+    if LEVEL in os.environ:
+        yield
+        return
+    os.environ[LEVEL] = "3"
+    try:
+        yield
+    finally:
+        del os.environ[LEVEL]  # Processes of a run have their own.
 
 
 def _measured_here(

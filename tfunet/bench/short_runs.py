@@ -118,7 +118,7 @@ def _measured(
     return replace(
         before,
         seconds=(*before.seconds, *([] if seconds is None else [seconds])),
-        num_bytes=max(before.num_bytes, *peaks),
+        num_bytes=max([before.num_bytes, *peaks]),
     )
 
 

@@ -127,7 +127,7 @@ class PlacementKeys(StageKeys):
     global_batch: int | None = fixed(None)
     accumulation: int = fixed(1)
     tiling: tuple[int, ...] = fixed((), **IS_WAY)
-    layout: str | None = free(None, **IS_WAY)
+    layout: str | None = free(None)
 
     def _check(self) -> None:
         self._at_least(1, "num_replicas", "processes", "cores_per_replica")

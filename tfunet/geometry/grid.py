@@ -22,8 +22,6 @@ from tfunet.geometry.windows import AxisPart, Window
 
 # One number along each axis.
 Sizes = tuple[int, ...]
-# Along an axis, by the number of axes.
-MOST_TILES = {2: 64, 3: 16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,29 +144,3 @@ def tiles_of(window: Window, cut: Grid) -> Iterator[tuple[Window, Sizes, Sizes]]
             for places, sign in ((window.start, 1), (low, -1), (high, -1))
         )
         yield Window(start=start, core_start=core_start, core_stop=core_stop), own[0], own[1]
-
-
-def best_grid(
-    image: Sequence[int],
-    halo: Sequence[int],
-    alignment: Sequence[int],
-    most_pixels: float,
-) -> Grid | None:
-    """Return the grid with least redundancy, then fewest tiles, whose windows have so few pixels.
-
-    Grids finer than their halo are left out. None if no grid of at most MOST_TILES along each axis
-    is fine enough.
-    """
-    most = MOST_TILES[len(image)]
-    counts = [
-        range(1, min(most, -(-size // step)) + 1)
-        for size, step in zip(image, alignment, strict=True)
-    ]
-    fitting = [
-        candidate
-        for tiles in product(*counts)
-        if math.prod((candidate := grid(image, tiles, halo, alignment)).largest_window)
-        <= most_pixels
-        and not candidate.is_finer_than_halo
-    ]
-    return min(fitting, key=lambda one: (one.redundancy, math.prod(one.tiles)), default=None)

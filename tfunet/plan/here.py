@@ -28,7 +28,9 @@ def this_machine(config: RunConfig, limit_bytes: int | None = None) -> Machine:
     limit = limit_bytes or _own_limit(config, on_gpu=bool(found))
     if found:
         name = _known_gpu(found[0]["name"])
-        return described(f"{len(found)} {name}", limit)
+        # nvidia-smi says "81559 MiB".
+        least = min(in_bytes("memory", gpu["memory_total"]) for gpu in found)
+        return described(f"{len(found)} {name}", limit or least)
     cores = len(usable_cores())
     free = int(psutil.virtual_memory().available * FREE_SHARE)
     return of_cores(cores, free, limit_bytes=limit, backends=usable_backends())
