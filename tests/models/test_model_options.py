@@ -207,8 +207,14 @@ PRESET_REFUSALS = [
     (presets.nnunet3d, (64, 64, 1), {}, "nnunet3d is a 3D network"),
     (presets.cicek3d, (64, 64, 64, 1), {"dropuot": 0.1}, "Did you mean 'dropout'"),
     (presets.isensee_3dunetcnn, (64, 64, 1), {"levels": 3}, "no option 'levels'"),
-    # The tables of a preset follow its filters; other numbers would change nothing.
-    (presets.summit_5_2, (64, 64, 1), {"convolutions": 3}, "give one or the other"),
+    # The tables of a preset follow its filters and convolutions; others would change nothing.
+    (presets.summit_5_2, (64, 64, 1), {"max_filters": 64}, "give one or the other"),
+    (
+        presets.summit_5_2,
+        (64, 64, 1),
+        {"convolutions": 0},
+        "convolutions must be a whole number of at least 1",
+    ),
 ]
 
 

@@ -25,6 +25,16 @@ def test_summit_models_have_the_published_number_of_parameters(name, count):
     assert (described.num_trainable, described.num_non_trainable) == (count, 0)
 
 
+# Of torchgpipe's benchmark of memory, (convolutions, filters), 3 channels: in millions.
+@pytest.mark.parametrize(
+    ("convolutions", "filters", "millions"), [(6, 72, 362.2), (11, 128, 2210), (24, 160, 7800)]
+)
+def test_summit_models_of_other_sizes_have_the_published_number(convolutions, filters, millions):
+    options = {"convolutions": convolutions, "filters": filters}
+    described = describe("summit_5_2", image_shape=(192, 192, 3), num_classes=1, options=options)
+    assert described.num_trainable / 1e6 == pytest.approx(millions, rel=0.002)
+
+
 def test_cicek_has_the_published_number_of_parameters_beside_batch_normalization():
     model = build_symbolic(
         lambda: presets.cicek3d(image_shape=(64, 64, 64, 3), num_classes=3), precision="float32"

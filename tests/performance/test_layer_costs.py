@@ -1,6 +1,7 @@
 """What layers cost alone, against what the project knows of whole steps."""
 
 import math
+from dataclasses import replace
 
 import keras
 import pytest
@@ -76,6 +77,62 @@ def test_parameters_are_those_of_the_model(known):
     assert counted == sum(math.prod(weight.shape) for weight in model.weights)
     halves = chain.stages([0, len(chain.layers) // 2, len(chain.layers)])
     assert sum(half.num_parameters for half in halves) == counted
+
+
+def test_layers_alike_cost_the_same_and_are_their_own():
+    image = keras.Input((16, 16, 4))
+    x, convolutions = image, []
+    for _ in range(3):
+        convolutions.append(keras.layers.Conv2D(4, 3, padding="same"))
+        x = convolutions[-1](x)
+    network = read_network(keras.Model(image, keras.layers.Conv2D(4, 3)(x)))
+    first, second, third, last = layer_costs(network, 2, DEVICE).layers
+    # Nobody asks for the gradient of the image.
+    assert first.seconds < second.seconds == third.seconds
+    assert last.seconds != third.seconds
+    assert [one.name for one in (second, third)] == [one.name for one in convolutions[1:]]
+    assert (second.reads, third.reads) == (first.makes, second.makes)
+    assert third.keeps == frozenset(second.makes)
+    assert third.variables.keys() == {id(variable) for variable in convolutions[2].variables}
+
+
+@pytest.mark.parametrize("convolution", [keras.layers.Conv2D, keras.layers.Conv3D])
+def test_a_convolution_with_a_bias_takes_both_passes(convolution):
+    rank = 2 if convolution is keras.layers.Conv2D else 3
+    image = keras.Input((*(32,) * rank, 64))
+    x = image
+    for bias in (True, True, False):
+        x = convolution(64, 3, padding="same", use_bias=bias)(x)
+    network = read_network(keras.Model(image, x))
+    _, biased, plain = layer_costs(network, 4, DEVICE).layers
+    assert plain.forward_seconds < biased.forward_seconds < 1.3 * plain.forward_seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "precision", "is_shorter"),
+    [
+        ({}, "float32", True),
+        ({"strides": 2}, "float32", False),
+        ({"kernel_size": 5}, "float32", False),
+        # Tensor cores multiply halves.
+        ({}, "mixed_float16", False),
+    ],
+)
+def test_convolutions_of_3_x_3_take_fewer_products_where_cudnn_knows_how(
+    options, precision, is_shorter
+):
+    settings = {"filters": 512, "kernel_size": 3, "padding": "same", "dtype": precision, **options}
+    image = keras.Input((64, 64, 512))
+    middle = keras.layers.Conv2D(512, 1, name="middle", dtype=precision)(image)
+    network = read_network(keras.Model(image, keras.layers.Conv2D(**settings)(middle)))
+    with_it, without = (
+        layer_costs(network, 8, replace(DEVICE, has_short_way=has_it)).layers
+        for has_it in (True, False)
+    )
+    assert with_it[0].seconds == without[0].seconds
+    saved = without[1].seconds / with_it[1].seconds
+    # The rest moves bytes.
+    assert saved == pytest.approx(2.2, abs=0.1) if is_shorter else saved == 1
 
 
 def test_what_layers_cost_here_is_measured():

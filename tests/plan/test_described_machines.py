@@ -65,6 +65,30 @@ def test_averages_go_round_a_ring(count, seconds):
     assert taken == pytest.approx(seconds + agreeing)
 
 
+def test_devices_on_a_bus_wait_for_each_other_where_their_copies_meet():
+    def longer(count, *, other=2.0, hidden=0.0):
+        return machine(devices_per_bus=2).copies_seconds(1e9, count, other, hidden)
+
+    # A second each way. The other device is at work in this direction for a fourth of its step.
+    assert longer(1) == pytest.approx(2.0)
+    assert longer(2) == longer(4) == pytest.approx(2 * 1.25)
+    # With nothing else to do, each way is busy for half of a step.
+    assert longer(2, other=0.0) == pytest.approx(2 * 1.5)
+    assert longer(2, other=1e6) == pytest.approx(2.0, rel=1e-3)
+    assert longer(1, hidden=1.0) == 0.0
+    # What hid alone does not hide from the other device's copies: half of a step is copies.
+    assert longer(2, hidden=1.0) == pytest.approx(2 * 0.5)
+
+
+def test_devices_of_a_host_may_have_a_link_of_their_own():
+    over_host, own = (described(f"8 {name}") for name in ("a100-pcie4", "a100-sxm4"))
+    assert own.device.link_bytes_per_second == over_host.device.link_bytes_per_second
+    # 1.75 times the bytes at 0.8 of 22 and 300 GB/s.
+    for found, rate in ((over_host, 22 * GB), (own, 300 * GB)):
+        taken = found.average_seconds(10 * GB, 8, "mirrored")
+        assert taken == pytest.approx(17.5 * GB / (0.8 * rate), rel=0.01)
+
+
 def test_what_was_measured_comes_first():
     curve = Curve(num_bytes=(0, 1e6), seconds=(1e-3, 3e-3))
     measured = machine(averages={"horovod": curve}, exchanges={"horovod": curve})

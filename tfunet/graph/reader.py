@@ -143,6 +143,7 @@ def _described(op: tf.Operation) -> Op:
         is_repeatable=_is_repeatable(op),
         flops=_flops(op),
         item_bytes=op.outputs[0].dtype.size if op.outputs else 4,
+        has_short_way=_has_short_way(op),
         slabs=slab_rules.describe(op),
         unrolled=unrolled(op),
     )
@@ -232,15 +233,24 @@ def _is_repeatable(op: tf.Operation) -> bool:
     return not (runs_once or has_function or has_handle)
 
 
+def _filter_of(op: tf.Operation) -> tf.Tensor:
+    """Return the filter, or its gradient, of an op of a convolution."""
+    return op.outputs[0] if "BackpropFilter" in op.type else op.inputs[1]
+
+
+def _has_short_way(op: tf.Operation) -> bool:
+    """Whether an op is a convolution that Winograd's algorithm shortens."""
+    if not op.type.startswith("Conv2D") or _filter_of(op).shape[:2] != (3, 3):
+        return False
+    steps = [*op.get_attr("strides"), *op.get_attr("dilations")]
+    return all(step == 1 for step in steps)
+
+
 def _flops(op: tf.Operation) -> float:
     """Return the multiplications and additions of a convolution or a matrix product; else 0."""
     if op.type.startswith(("Conv2D", "Conv3D", "DepthwiseConv2d")):
-        if "BackpropFilter" in op.type:
-            weights, result = op.outputs[0], op.inputs[2]
-        elif "BackpropInput" in op.type:
-            weights, result = op.inputs[1], op.inputs[2]
-        else:
-            weights, result = op.inputs[1], op.outputs[0]
+        weights = _filter_of(op)
+        result = op.inputs[2] if "Backprop" in op.type else op.outputs[0]
         if not (weights.shape.is_fully_defined() and result.shape.is_fully_defined()):
             return 0.0
         channels = weights.shape[-1] * (weights.shape[-2] if op.type.startswith("Depth") else 1)

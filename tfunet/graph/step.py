@@ -80,6 +80,8 @@ class Op:
             whether it belongs to the second part (`tfunet.graph.forward`).
         is_repeatable: Whether it may run twice: it has no state and draws no random numbers.
         flops: Multiplications and additions, of convolutions and matrix products.
+        has_short_way: Whether it is a convolution in 2D of 3 x 3 with every pixel computed, which
+            Winograd's algorithm does with fewer multiplications.
         slabs: How it can run in slabs; None if it cannot.
         instead: If it is the gradient of an activation: the tensor that it may read instead of the
             activation's input, with the same result to the bit; -1 if there is none.
@@ -96,6 +98,7 @@ class Op:
     is_repeatable: bool
     flops: float
     item_bytes: int = 4
+    has_short_way: bool = False
     slabs: Slabs | None = None
     instead: int = -1
     is_regrouped: bool = False

@@ -46,7 +46,7 @@ def settings_of(model: str, image_shape: Shape, options: Mapping[str, Any]) -> d
     if model == "cicek3d":
         published = _cicek(given.pop("filters", 32), given.pop("levels", 3))
     elif model in UNET_LEVELS:
-        convolutions = int(model.rpartition("_")[2])
+        convolutions = given.pop("convolutions", int(model.rpartition("_")[2]))
         published = _summit(given.pop("filters", 64), UNET_LEVELS[model], convolutions)
     else:
         published = dict(PUBLISHED.get(model, {}))
@@ -80,6 +80,7 @@ def _summit(filters: int, levels: int, convolutions: int) -> dict[str, Any]:
     that up-sampling by repetition needs no convolution of its own.
     """
     check_at_least("filters", filters, 2)
+    check_at_least("convolutions", convolutions, 1)
     counts = [filters * 2**level for level in range(levels + 1)]
     return {
         "levels": levels,

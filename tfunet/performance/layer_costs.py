@@ -1,7 +1,7 @@
 """What each layer of a network costs alone: time, predicted or measured, and memory."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from tfunet.models.symbolic import build_symbolic
 from tfunet.parallel.part import own_tensor
 from tfunet.performance.devices import Device, described
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
-from tfunet.pipeline.network import Node, NodeGraph
+from tfunet.pipeline.network import Node, NodeGraph, OnWholeTensors
 from tfunet.swap.measure.profile import measure
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.swap.storage.host import HostMemory, NumpyMemory
@@ -39,7 +39,12 @@ class TracedNode:
 
 
 def symbolic_model(
-    name: str, *, image_shape: Sequence[int], num_classes: int, options: Mapping[str, Any]
+    name: str,
+    *,
+    image_shape: Sequence[int],
+    num_classes: int,
+    options: Mapping[str, Any],
+    precision: str = "float32",
 ) -> keras.Model:
     """Return a model that `make_model` makes, without values, and without what training adds.
 
@@ -54,7 +59,7 @@ def symbolic_model(
         num_classes=num_classes,
         options=trained_options(name, options),
     )
-    return build_symbolic(build, precision="float32")
+    return build_symbolic(build, precision=precision)
 
 
 # Returns the loss from an output.
@@ -75,19 +80,55 @@ def layer_costs(
         loss: Counts as a part of the last layer.
     """
     last = network.nodes[-1]
+    # Of layers alike one is traced. Where times are measured, each has its own.
+    kinds = [
+        node.name if device is None or node is last else _kind(network, node)
+        for node in network.nodes
+    ]
+    firsts: dict[Hashable, Node] = {}
+    for kind, node in zip(kinds, network.nodes, strict=True):
+        firsts.setdefault(kind, node)
     with tf.Graph().as_default() as graph:
-        traced = [
-            _trace(network, node, batch, graph, loss if node is last else None)
-            for node in network.nodes
-        ]
-    seconds, scratch = _op_costs(traced, device)
+        traced = {
+            kind: _trace(network, node, batch, graph, loss if node is last else None)
+            for kind, node in firsts.items()
+        }
+    seconds, scratch = _op_costs(list(traced.values()), device)
+    known = {kind: _layer(node, traced[kind], seconds, scratch) for kind, node in firsts.items()}
     return Chain(
         layers=tuple(
-            _layer(node, traced_node, seconds, scratch)
-            for node, traced_node in zip(network.nodes, traced, strict=True)
+            _like(known[kind], firsts[kind], node)
+            for kind, node in zip(kinds, network.nodes, strict=True)
         ),
         tensor_bytes=[_num_bytes(tensor, batch) for tensor in network.tensors],
         inputs=frozenset(network.inputs),
+    )
+
+
+def _kind(network: NodeGraph, node: Node) -> Hashable:
+    """Return what is the same of layers that cost the same; of other operations their name."""
+    layer = node.operation
+    is_of_keras = isinstance(layer, keras.Layer) and type(layer).__module__.startswith("keras.")
+    if not is_of_keras or node.way != OnWholeTensors():
+        return node.name
+    tensors = [(network.tensors[at], at in network.inputs) for at in node.reads]
+    return (
+        type(layer),
+        repr({**layer.get_config(), "name": None}),
+        tuple((tuple(tensor.shape), tensor.dtype, is_input) for tensor, is_input in tensors),
+    )
+
+
+def _like(known: ChainLayer, first: Node, node: Node) -> ChainLayer:
+    """Return the costs of a layer that costs what the first of its kind does."""
+    own = dict(zip((*first.reads, *first.makes), (*node.reads, *node.makes), strict=True))
+    return replace(
+        known,
+        name=node.name,
+        reads=node.reads,
+        makes=node.makes,
+        keeps=frozenset(own[at] for at in known.keeps),
+        variables={id(variable): _variable(node, variable) for variable in node.variables},
     )
 
 

@@ -113,7 +113,7 @@ def gather(
         num_samples=len(split_of(config, source).train) * config.patches_per_case,
         global_samples=config.global_samples,
         costs=costs,
-        update=Update(slots, _update_seconds(model, slots, device)),
+        update=Update(slots, update_seconds(model, slots, device)),
         borders=() if graph is None else tuple(_borders(graph, spatial)),
         halo=halo,
         alignment=steps_of_tiles,
@@ -225,7 +225,8 @@ def _one_layer(step: TracedStep, device: Device) -> Chain:
     )
 
 
-def _update_seconds(model: keras.Model, slots: int, device: Device) -> float:
+def update_seconds(model: keras.Model, slots: int, device: Device) -> float:
+    """Return how long an optimizer with so many states of each weight takes on a device."""
     sizes = [math.prod(variable.shape) * 4 for variable in model.trainable_variables]
     ops = UPDATE_OPS + UPDATE_OPS_A_STATE * slots
     moved = UPDATE_TENSORS * sum(sizes) / (device.bytes_per_second * BYTES_SHARE)

@@ -176,8 +176,28 @@ class Machine:
         return self._agreeing(backend) + num_bytes / rate + hop
 
     def copy_rate(self) -> float:
-        """Return the bytes a second between a device and its host, in each direction."""
+        """Return the bytes a second between a device and its host, in each direction, while all
+        devices on its bus copy."""
         return self.device.link_bytes_per_second / self.devices_per_bus
+
+    def copies_seconds(self, num_bytes: float, count: int, other: float, hidden: float) -> float:
+        """Return how much longer the steps of `count` devices are for copies to the host and back.
+
+        Devices on a bus wait for each other in each direction, as often as their copies meet: the
+        mean value analysis of a closed queueing network (Reiser and Lavenberg 1980).
+
+        Args:
+            num_bytes: What goes each way in a step.
+            other: Seconds of the step without copies.
+            hidden: Of them, those of each way behind which copies hide.
+        """
+        alone = num_bytes / self.device.link_bytes_per_second
+        longer, waiting = 0.0, 0.0
+        for sharing in range(1, min(self.devices_per_bus, count) + 1):
+            seconds = alone * (1 + waiting)
+            longer = 2 * max(0.0, seconds - hidden)
+            waiting = sharing * seconds / (other + longer) if other + longer else 0.0
+        return longer
 
     def _agreeing(self, backend: str) -> float:
         table = CORE_AGREEING if self.is_cpu else AGREEING
@@ -189,7 +209,9 @@ class Machine:
             return self.across.bytes_per_second * WIRE_SHARE, self.across.seconds + HOP_SECONDS
         if self.is_cpu:
             return CORE_WIRE.bytes_per_second, CORE_WIRE.seconds
-        return self.device.link_bytes_per_second * WIRE_SHARE, HOP_SECONDS
+        device = self.device
+        rate = device.peer_bytes_per_second or device.link_bytes_per_second
+        return rate * WIRE_SHARE, HOP_SECONDS
 
 
 FORM = re.compile(

@@ -350,9 +350,10 @@ class Predictor:
         held = cost.num_bytes - self.facts.variable_bytes
         if over > MOST_AWAY * held:
             return cost
-        moved = passes * over / self.machine.copy_rate()
         hidden = 0.0 if self.machine.is_cpu else HIDING * cost.parts.computation / 2
-        seconds = 2 * max(0.0, moved - hidden)
+        seconds = self.machine.copies_seconds(
+            passes * over, layout.num_devices, cost.parts.seconds, hidden
+        )
         if over <= MOST_AGAIN * held:
             seconds = min(seconds, cost.parts.computation * FORWARD_SHARE * over / held)
         return replace(cost.parts, copies=seconds), usable

@@ -277,9 +277,14 @@ def _roomier(machine: Machine) -> Machine:
 
 def _faster(machine: Machine) -> Machine:
     device: Device = machine.device
+    peer = device.peer_bytes_per_second
     return replace(
         machine,
-        device=replace(device, link_bytes_per_second=2 * device.link_bytes_per_second),
+        device=replace(
+            device,
+            link_bytes_per_second=2 * device.link_bytes_per_second,
+            peer_bytes_per_second=peer and 2 * peer,
+        ),
         across=machine.across._replace(bytes_per_second=2 * machine.across.bytes_per_second),
         averages={name: curve.faster(2) for name, curve in machine.averages.items()},
         exchanges={name: curve.faster(2) for name, curve in machine.exchanges.items()},
