@@ -137,7 +137,7 @@ def test_scaling_as_it_is_kept(tmp_path):
     assert titles(notebook) == [
         "Speed-up and efficiency",
         "Deviation from the ideal speed-up",
-        "Dice and IoU of every repeat",
+        "Scores of every repeat",
     ]
     page = "\n".join(shown(notebook, "text/markdown"))
     assert "Strong scaling (fixed global_batch)" in page
