@@ -203,7 +203,7 @@ def group_table(group: dict[str, Any]) -> str:
     causes = group.get("causes", {})
     if (right < count) != ("order" in causes):
         raise ValueError(f"{group['name']}: {right} of {count} pairs in order, causes: {causes}.")
-    text = f"### {group['name']}\n\n{group['what']}. Source: {group['source']}.\n\n"
+    text = f"## {group['name']}\n\n{group['what']}. Source: {group['source']}.\n\n"
     text += "".join(f"| {' | '.join(line)} |\n" for line in lines)
     found = [f"- Pairs of runs in the right order: **{right} of {count}**"] if count else []
     found += [f"- **{key}**: {cause}" for key, cause in causes.items()]
