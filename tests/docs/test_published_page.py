@@ -37,8 +37,8 @@ def lines_of(text):
 def section(name):
     return (
         PAGE.partition("<!-- published.py -->\n")[2]
-        .partition(f"### {name}\n")[2]
-        .partition("\n### ")[0]
+        .partition(f"## {name}\n")[2]
+        .partition("\n## ")[0]
     )
 
 
