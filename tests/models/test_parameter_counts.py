@@ -25,7 +25,7 @@ def test_summit_models_have_the_published_number_of_parameters(name, count):
     assert (described.num_trainable, described.num_non_trainable) == (count, 0)
 
 
-# Of torchgpipe's benchmark of memory, (convolutions, filters), 3 channels: in millions.
+# (convolutions, filters) with 3 channels, in torchgpipe's benchmark of memory: in millions.
 @pytest.mark.parametrize(
     ("convolutions", "filters", "millions"), [(6, 72, 362.2), (11, 128, 2210), (24, 160, 7800)]
 )

@@ -132,7 +132,7 @@ def test_swapping_copies_what_is_too_much():
     moved = kept.num_bytes - 102 * MIB
     hidden = 0.8 * kept.parts.computation / 2
     assert found.parts.copies == pytest.approx(2 * (moved / 1e9 - hidden))
-    # Of activations of 352 MiB, 30 cannot stay.
+    # 30 of the 352 MiB of activations cannot stay.
     assert not predict(Layout(swap="40MiB"), on=machine(memory_bytes=40 * MIB)).fits
 
 

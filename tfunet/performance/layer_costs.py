@@ -80,7 +80,7 @@ def layer_costs(
         loss: Counts as a part of the last layer.
     """
     last = network.nodes[-1]
-    # Of layers alike one is traced. Where times are measured, each has its own.
+    # One of several layers alike is traced. Where times are measured, each has its own.
     kinds = [
         node.name if device is None or node is last else _kind(network, node)
         for node in network.nodes

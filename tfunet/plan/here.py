@@ -14,7 +14,7 @@ from tfunet.machine.environment import gpus
 from tfunet.performance.devices import DEVICES
 from tfunet.plan.machine import Machine, described, of_cores
 
-# Of the memory that is free now, so much may be filled.
+# The share of the memory that is free now which may be filled.
 FREE_SHARE = 0.9
 
 

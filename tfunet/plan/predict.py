@@ -162,7 +162,7 @@ class Predictor:
 
     def _average(self, layout: Layout, num_bytes: int) -> float:
         holders = layout.num_replicas * layout.parts
-        # Those that hold the same weights may lie on all hosts.
+        # Devices that hold the same weights may lie on all hosts.
         spread = layout.num_devices if holders > 1 else 1
         if spread <= self.machine.devices:
             spread = holders
