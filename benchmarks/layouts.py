@@ -1,4 +1,4 @@
-"""Measures layouts of ten runs beside what `tfunet plan` predicts, and writes docs/layouts.md.
+"""Measures layouts of twelve runs beside what `tfunet plan` predicts, and writes docs/layouts.md.
 
     python benchmarks/layouts.py --out logs/layouts [--tasks quickstart tumours] [--rounds 2]
 
@@ -32,7 +32,9 @@ from tfunet.plan.rank import Ranking, short_list
 
 HERE = Path(__file__).resolve()
 PAGE = HERE.parents[1] / "docs/layouts.md"
-NUM_LAYOUTS = 8
+NUM_LAYOUTS = 7
+# Devices of runs whose devices share cores.
+SHARING = 4
 NUM_BEST = 3
 OWN = f"{HERE.parent / 'public_networks.py'}:"
 CELLS = {"data": "cells", "cpu_memory": "6GiB", "augmentation": {"flips": False}}
@@ -67,6 +69,8 @@ TASKS = {
     "fcn8": cells(128, 8, model=f"{OWN}fcn8"),
     "2D, little memory": cells(256, 4, **unet(16, 4), cpu_memory="400MiB"),
     "3D, little memory": tumours(64, 2, **unet(8, 3), cpu_memory="400MiB"),
+    "2D, four devices on two cores": cells(128, 8, **unet(8, 3), share_cores=True),
+    "3D, four devices on two cores": tumours(48, 4, **unet(8, 2), share_cores=True),
 }
 HELD_OUT = tuple(TASKS)[1::2]
 
@@ -90,7 +94,13 @@ def measured_task(keys: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Return what was predicted and measured of a task's layouts."""
     config = from_dict(keys)
     begin = time.monotonic()
-    plan = make_plan(config, this_machine(config), is_here=True)
+    devices = SHARING if config.share_cores else 0
+    plan = make_plan(
+        config,
+        this_machine(config, num_devices=devices),
+        is_here=True,
+        num_devices=devices or None,
+    )
     seconds = time.monotonic() - begin
     ranking = plan.ranking
     found = measure(config, layouts_to_measure(ranking), [], rounds=rounds, say=print)
@@ -141,7 +151,7 @@ def page(tasks: dict[str, dict[str, Any]]) -> str:
         "# Predicted and measured layouts",
         "",
         "`python benchmarks/layouts.py --out logs/layouts` writes this page. It measures layouts",
-        "of ten runs with short runs, in turns, and compares them with what `tfunet plan` says",
+        "of twelve runs with short runs, in turns, and compares them with what `tfunet plan` says",
         "without measuring them. **Regret** is how much longer a step of the chosen layout takes",
         "than one of the fastest that was measured; **after three** chooses the fastest of the",
         "first three by one run of each. **Noise** is how much two runs of the same layout differ.",

@@ -118,6 +118,15 @@ def test_devices_of_one_process_take_turns_on_all_cores():
     assert machine().slowdown("mirrored", 2) == 1
 
 
+def test_devices_that_share_cores_take_turns_on_them():
+    found = of_cores(2, 8 * GIB, devices=4)
+    assert [found.device_cores("horovod", count) for count in (1, 2, 4)] == [2, 1, 1]
+    assert found.slowdown("horovod", 4) == 2 * found.slowdown("horovod", 2)
+    assert found.device_cores("mirrored", 4) == 2
+    assert found.slowdown("mirrored", 4) == 4
+    assert found.device_bytes("horovod", 4) == 2 * GIB
+
+
 def test_estimates_are_named():
     assert any("each op" in one for one in of_cores(2, GIB).estimates)
     curve = Curve(num_bytes=(0, 1), seconds=(0, 1))

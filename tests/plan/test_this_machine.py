@@ -40,6 +40,14 @@ def test_an_unknown_gpu_is_refused_with_those_that_are_known(monkeypatch):
         here.this_machine(RunConfig())
 
 
+def test_devices_may_share_cores_where_the_run_says_so(monkeypatch):
+    monkeypatch.setattr(here, "gpus", list)
+    monkeypatch.setattr(here, "usable_cores", lambda: [0, 1])
+    shared = here.this_machine(RunConfig(share_cores=True), num_devices=4)
+    assert (shared.devices, shared.cores) == (4, 2)
+    assert here.this_machine(RunConfig(), num_devices=4).devices == 2
+
+
 def test_without_gpus_cores_compute(monkeypatch):
     monkeypatch.setattr(here, "gpus", list)
     machine = here.this_machine(RunConfig(cpu_memory="64MiB"))

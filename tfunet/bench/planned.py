@@ -136,7 +136,7 @@ def _measured_here(
         if not noted:
             machine_constants.keep(constants)
     samples = sample_counts(config.global_samples)
-    counts = device_counts(min(num_devices or machine.devices, machine.devices))
+    counts = device_counts(min(num_devices or machine.devices, machine.cores))
     alone = Layout().applied(config)
     return constants, machine_constants.measured_layers(alone, samples, counts, say, noted)
 

@@ -102,7 +102,7 @@ def _machine(options: argparse.Namespace, config: RunConfig) -> Machine:
         return described(options.cluster, limit)
     if options.device is not None:
         return described(f"{options.devices or 1} {known_device(options.device)}", limit)
-    return this_machine(config, limit)
+    return this_machine(config, limit, options.devices or 0)
 
 
 def _say(line: str) -> None:

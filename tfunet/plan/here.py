@@ -18,11 +18,14 @@ from tfunet.plan.machine import Machine, described, of_cores
 FREE_SHARE = 0.9
 
 
-def this_machine(config: RunConfig, limit_bytes: int | None = None) -> Machine:
+def this_machine(
+    config: RunConfig, limit_bytes: int | None = None, num_devices: int = 0
+) -> Machine:
     """Return this machine; ValueError for GPUs that are not known.
 
     Args:
         limit_bytes: What a device may use; by default what the run says.
+        num_devices: Devices that are asked for: more than there are cores if the run lets them share.
     """
     found = gpus()
     limit = limit_bytes or _own_limit(config, on_gpu=bool(found))
@@ -33,7 +36,8 @@ def this_machine(config: RunConfig, limit_bytes: int | None = None) -> Machine:
         return described(f"{len(found)} {name}", limit or least)
     cores = len(usable_cores())
     free = int(psutil.virtual_memory().available * FREE_SHARE)
-    return of_cores(cores, free, limit_bytes=limit, backends=usable_backends())
+    devices = max(cores, num_devices) if config.share_cores else cores
+    return of_cores(cores, free, limit_bytes=limit, devices=devices, backends=usable_backends())
 
 
 def usable_backends() -> list[str]:

@@ -93,7 +93,7 @@ class Machine:
     Args:
         name: As the user wrote it.
         device: One device; of a host whose cores compute, one core.
-        devices: Devices of a host, or its cores.
+        devices: Devices of a host: its cores, or more that share them.
         memory_bytes: What a device has; of a host whose cores compute, the host.
         limit_bytes: What a device may use of it, if not all.
         is_cpu: Whether the cores of a host compute, which its devices share out.
@@ -144,16 +144,21 @@ class Machine:
         if not self.is_cpu:
             return 0
         in_use = min(count, self.devices)
-        return self.devices if self.shares_pool(backend, count) else self.devices // in_use
+        return self.cores if self.shares_pool(backend, count) else max(1, self.cores // in_use)
+
+    def crowd(self, count: int) -> float:
+        """Return how many of `count` devices share a core; 1 where each has one of its own."""
+        return max(1.0, min(count, self.devices) / self.cores) if self.is_cpu else 1.0
 
     def slowdown(self, backend: str, count: int) -> float:
         """Return how much longer a device computes while `count` of them do."""
         in_use = min(count, self.devices)
         if self.shares_pool(backend, count):
             return float(in_use)
-        if not self.is_cpu or self.devices == 1:
-            return 1.0
-        return 1.0 + (self.busy - 1.0) * (in_use - 1) / (self.devices - 1)
+        if not self.is_cpu or self.cores == 1:
+            return self.crowd(count)
+        at_work = min(in_use, self.cores)
+        return self.crowd(count) * (1.0 + (self.busy - 1.0) * (at_work - 1) / (self.cores - 1))
 
     def average_seconds(self, num_bytes: float, count: int, backend: str) -> float:
         """Return how long `count` devices take for the average of gradients of so many bytes.
@@ -164,14 +169,14 @@ class Machine:
             return 0.0
         share = 2 * (count - 1) / count
         if backend in self.averages:
-            return self.averages[backend](num_bytes) * share
+            return self.averages[backend](num_bytes) * share * self.crowd(count)
         rate, hop = self._wire(count)
         return self._agreeing(backend) + share * num_bytes / rate + 2 * (count - 1) * hop
 
     def exchange_seconds(self, num_bytes: float, count: int, backend: str) -> float:
         """Return how long a device takes to send so many bytes to its neighbours among `count`."""
         if backend in self.exchanges:
-            return self.exchanges[backend](num_bytes)
+            return self.exchanges[backend](num_bytes) * self.crowd(count)
         rate, hop = self._wire(count)
         return self._agreeing(backend) + num_bytes / rate + hop
 
@@ -265,13 +270,15 @@ def of_cores(
     memory_bytes: int,
     *,
     limit_bytes: int | None = None,
+    devices: int | None = None,
     core: Device = CORE,
     averages: Mapping[str, Curve] | None = None,
     exchanges: Mapping[str, Curve] | None = None,
     busy: float | None = None,
     backends: Sequence[str] = (),
 ) -> Machine:
-    """Return a host whose cores compute; what was not measured is estimated."""
+    """Return a host whose cores compute, as `devices` that may share them, by default one each; what
+    was not measured is estimated."""
     estimates = []
     if core is CORE:
         estimates.append("time of each op on a core")
@@ -282,7 +289,7 @@ def of_cores(
     return Machine(
         name=f"this machine, {cores} CPU cores",
         device=core,
-        devices=cores,
+        devices=devices or cores,
         cores=cores,
         memory_bytes=memory_bytes,
         limit_bytes=limit_bytes,

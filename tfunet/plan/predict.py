@@ -124,6 +124,8 @@ class Predictor:
         # Measured costs are those of busy cores.
         if is_shared or self.facts.costs_from != "measured":
             times *= self.machine.slowdown(layout.backend, count)
+        else:
+            times *= self.machine.crowd(count)
         return self.facts.chain(samples, known), times
 
     def _pass_bytes(self, samples: float, layout: Layout, *, kept_gradients: bool) -> int:
@@ -227,8 +229,9 @@ class Predictor:
         found = self._pipeline(layout, chain, times)
         mean_busy, most_busy = sum(found.busy) / len(found.busy), max(found.busy)
         free = found.free_seconds
-        if machine.shares_pool(layout.backend, layout.num_devices):
-            # While one stage waits, the others have its threads.
+        count = layout.num_devices
+        if machine.shares_pool(layout.backend, count) or machine.crowd(count) > 1:
+            # While one stage waits, the others have its threads or cores.
             free = most_busy = mean_busy
         weights = [chunk.weight_bytes for chunk in found.chunks]
         stage_share = max(weights) / max(1, sum(weights))
@@ -332,12 +335,8 @@ class Predictor:
         facts, machine = self.facts, self.machine
         samples = facts.global_samples / layout.num_replicas
         work = samples * facts.sample_seconds
-        if machine.is_cpu:
-            cores = machine.device_cores(layout.backend, layout.num_devices)
-            shared = machine.shares_pool(layout.backend, layout.num_devices)
-            return work * (layout.num_devices if shared else 1) / cores
-        in_use = min(layout.num_devices, machine.devices)
-        return max(0.0, work * in_use / machine.cores - parts.seconds)
+        work *= min(layout.num_devices, machine.devices) / machine.cores
+        return work if machine.is_cpu else max(0.0, work - parts.seconds)
 
     def _swapped(self, layout: Layout, cost: _Costs, limit: int) -> tuple[Parts, int]:
         """Return time and memory with large-model support, roughly: what is too much leaves in the

@@ -58,7 +58,7 @@ class Refusals:
                 "devices are on several. Choose multiworker or horovod."
             )
         if machine.is_cpu:
-            cores: Sequence[int] = range(machine.devices)
+            cores: Sequence[int] = range(machine.cores)
             share_cores(
                 cores,
                 config.num_replicas,
