@@ -25,7 +25,7 @@ def this_machine(
 
     Args:
         limit_bytes: What a device may use; by default what the run says.
-        num_devices: Devices that are asked for: more than there are cores if the run lets them share.
+        num_devices: Devices asked for; more than there are cores if the run lets them share.
     """
     found = gpus()
     limit = limit_bytes or _own_limit(config, on_gpu=bool(found))

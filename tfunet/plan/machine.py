@@ -277,8 +277,8 @@ def of_cores(
     busy: float | None = None,
     backends: Sequence[str] = (),
 ) -> Machine:
-    """Return a host whose cores compute, as `devices` that may share them, by default one each; what
-    was not measured is estimated."""
+    """Return a host whose cores compute, or `devices` that share them; what was not measured is
+    estimated."""
     estimates = []
     if core is CORE:
         estimates.append("time of each op on a core")
