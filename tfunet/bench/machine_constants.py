@@ -170,9 +170,9 @@ def measured_layers(
     counts: Sequence[int],
     say: Callable[[str], None] = lambda line: None,
     noted: Sequence[int] = (),
-) -> dict[int, list[dict[str, Any]]]:
-    """Return what the layers of a run take by the cores of a device, while `counts` devices compute
-    at once; empty where they cannot be measured.
+) -> dict[int, dict[str, Any]]:
+    """Return by the cores of a device, while `counts` devices compute at once, `tables` of what the
+    layers of a run take, and `sample_seconds`; empty where they cannot be measured.
     """
     cores = len(usable_cores())
     found = {}
@@ -184,9 +184,9 @@ def measured_layers(
             backend = "single" if count == 1 else "multiworker"
             keys = {"backend": backend, "num_replicas": count, "cores_per_replica": share}
             words = ["layers", str(run)]
-            tables = _timed(keys, words, say, noted, [str(one) for one in samples])
-            if tables is not None:
-                found[share] = tables
+            timed = _timed(keys, words, say, noted, [str(one) for one in samples])
+            if timed is not None:
+                found[share] = timed
     return found
 
 
@@ -208,5 +208,5 @@ def _timed(
         path = os.pathsep.join([str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")])
         execute(command, Path(name) / "log.txt", noted, variables={"PYTHONPATH": path})
         with contextlib.suppress(RecordError):
-            return read_json(out, list[Any] if words[0] == "layers" else dict[str, Any])
+            return read_json(out, dict[str, Any])
     return None

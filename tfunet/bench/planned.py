@@ -76,11 +76,13 @@ def make_plan(
     Raises ValueError for a run that cannot be planned.
     """
     constants = machine_constants.read() if is_here else None
-    tables: dict[int, list[dict[str, Any]]] = {}
+    timed: dict[int, dict[str, Any]] = {}
     if constants is not None and num_measured:
-        constants, tables = _measured_here(config, machine, constants, num_devices, say, noted)
+        constants, timed = _measured_here(config, machine, constants, num_devices, say, noted)
     if constants is not None:
         machine = constants.applied(machine)
+    if not timed:
+        machine = replace(machine, estimates=(*machine.estimates, "time to prepare a sample"))
     with _quiet():  # TensorFlow is imported from here on.
         from tfunet.plan.gather import as_measured, gather
         from tfunet.plan.rank import corrected, ranked, short_list
@@ -89,7 +91,11 @@ def make_plan(
     facts = gather(
         config,
         machine.device,
-        measured={cores: as_measured(machine.device, rows) for cores, rows in tables.items()},
+        measured={
+            cores: as_measured(machine.device, one["tables"]) for cores, one in timed.items()
+        },
+        # With all cores, they compete with no other process.
+        sample_seconds=timed[max(timed)]["sample_seconds"] if timed else None,
         say=say,
     )
     lacking = {name: why for name in FACTS if is_here and (why := missing(name))}
@@ -127,7 +133,7 @@ def _measured_here(
     num_devices: int | None,
     say: Say,
     noted: Sequence[int],
-) -> tuple[Constants, dict[int, list[dict[str, Any]]]]:
+) -> tuple[Constants, dict[int, dict[str, Any]]]:
     """Return the constants of this machine, and what the run's layers take on its cores."""
     if not machine.is_cpu:
         return constants, {}

@@ -1,7 +1,8 @@
 """A script for `tfunet run`, which times what a plan has to know of this machine.
 
     timing_script.py links OUT.json                  averages, exchanges, and what a core computes
-    timing_script.py layers RUN.toml OUT.json N ...  the layers of a run's network, for N samples
+    timing_script.py layers RUN.toml OUT.json N ...  the layers of a run's network, for N samples,
+                                                     and the preparation of a sample
 
 All processes compute at once, so that what cores cost each other is part of the times.
 """
@@ -183,12 +184,17 @@ def _median(call: Callable[[], Any], backend: Any) -> float:
     return statistics.median(taken[1:])
 
 
-def layers(run: str, samples: list[int]) -> list[dict[str, Any]]:
-    """Return for each number of samples what the layers of a run's network take."""
+def layers(run: str, samples: list[int]) -> dict[str, Any]:
+    """Return what the layers of a run's network take, for each number of samples, and a core that
+    prepares a sample."""
     from tfunet.arguments import parse
-    from tfunet.plan.gather import measured_layers
+    from tfunet.plan.gather import measured_layers, measured_sample_seconds
 
-    return measured_layers(parse(["--config", run]), samples)
+    config = parse(["--config", run])
+    return {
+        "tables": measured_layers(config, samples),
+        "sample_seconds": measured_sample_seconds(config),
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Gathers what is known of a run from its traced network; nothing is trained or allocated."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,12 +13,14 @@ from keras import layers
 
 from tfunet.config.run import RunConfig
 from tfunet.data.class_weights import class_weights
+from tfunet.data.pipeline import PREFETCHED_BATCHES, TrainingPipeline
 from tfunet.data.split import split_of
 from tfunet.data.task import Task, open_task
 from tfunet.geometry.kinds import kind_of
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
 from tfunet.learning import optimizers
+from tfunet.machine.cores import usable_cores
 from tfunet.parallel.rules import (
     average_pooled,
     convolved,
@@ -50,6 +53,8 @@ NO_SPLIT = (
     "The layers of the model cannot be listed, so that it is not predicted what parts of a sample "
     "exchange. A run with split may work all the same."
 )
+# Where it is measured, at least and at most so many batches are prepared, for so long.
+LEAST_BATCHES, MOST_BATCHES, PREPARING_SECONDS = 4, 2**17, 1.0
 # Ops of an optimizer for each weight: as many, and so many more for each state that it keeps.
 UPDATE_OPS, UPDATE_OPS_A_STATE = 3, 5
 # Tensors that such an op reads or makes.
@@ -67,6 +72,7 @@ def gather(
     *,
     task: Task | None = None,
     measured: Mapping[int, Costs] | None = None,
+    sample_seconds: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> RunFacts:
     """Return what is known of a run.
@@ -75,6 +81,7 @@ def gather(
         device: For which times are predicted, unless they are measured.
         task: The run's, if it is open.
         measured: Measures costs on devices of so many cores.
+        sample_seconds: Seconds in which a core prepares a sample, if they are measured.
         say: Is told what is being done.
 
     Raises ValueError for a run that cannot be traced.
@@ -109,7 +116,9 @@ def gather(
         patch=task.patch,
         tiled_patch=source.chosen_patch(config.patch, is_tiled=True),
         sample_bytes=math.prod(task.patch) * (4 * source.channels + 1),
-        sample_seconds=math.prod(task.patch) * source.channels * SECONDS_A_NUMBER,
+        sample_seconds=math.prod(task.patch) * source.channels * SECONDS_A_NUMBER
+        if sample_seconds is None
+        else sample_seconds,
         num_samples=len(split_of(config, source).train) * config.patches_per_case,
         global_samples=config.global_samples,
         costs=costs,
@@ -150,6 +159,34 @@ def measured_layers(config: RunConfig, samples: Sequence[int]) -> list[dict[str,
         }
         for count, chain in zip(samples, chains, strict=True)
     ]
+
+
+def measured_sample_seconds(config: RunConfig) -> float:
+    """Return the seconds in which a core prepares a training sample of a run, once it is decoded.
+
+    All cores of this process prepare samples, and nothing else.
+    """
+    task = open_task(config)
+    pipeline = TrainingPipeline(
+        cases=task.decode(),
+        train=split_of(config, task.source).train,
+        last_step=MOST_BATCHES,
+        replica_batch=config.global_samples,
+        patches_per_case=config.patches_per_case,
+        foreground_share=config.foreground_share,
+        augmentation=task.augmentation(),
+        augmented_by=config.pipeline,
+    )
+    batches = iter(pipeline(range(1)))
+    # Some are ready as soon as the first is.
+    for _ in range(PREFETCHED_BATCHES + 1):
+        next(batches)
+    begin, count = time.perf_counter(), 0
+    while count < LEAST_BATCHES or time.perf_counter() - begin < PREPARING_SECONDS:
+        next(batches)
+        count += 1
+    seconds = time.perf_counter() - begin
+    return seconds * len(usable_cores()) / (count * config.global_samples)
 
 
 def as_measured(device: Device, tables: Sequence[Mapping[str, Any]]) -> Costs:
