@@ -36,9 +36,15 @@ NUM_LAYOUTS = 7
 # Devices of runs whose devices share cores.
 SHARING = 4
 NUM_BEST = 3
+LABELS = "derivatives/labels/sub-{group}/micr/sub-{group}_sample-{case}_SEM_seg"
+NETWORK = {
+    "filters": 8,
+    "levels": 3,
+    "normalization": "instance",
+    "activation": "leaky_relu",
+}
 OWN = f"{HERE.parent / 'public_networks.py'}:"
 CELLS = {"data": "cells", "cpu_memory": "6GiB", "augmentation": {"flips": False}}
-TUMOURS = {**CELLS, "data": "tumours"}
 
 
 def cells(size: int, batch: int, cases: int = 40, **keys: Any) -> dict[str, Any]:
@@ -58,17 +64,55 @@ def unet(filters: int, levels: int, **more: Any) -> dict[str, Any]:
     return {"model_options": {"filters": filters, "levels": levels, **more}}
 
 
+SEM = {
+    **CELLS,
+    "data": "folder",
+    "data_options": {
+        "root": "../shared/data/axondeepseg_sem",
+        "images": "sub-{group}/micr/sub-{group}_sample-{case}_SEM.png",
+        "masks": {
+            "axon": f"{LABELS}-axon-manual.png",
+            "myelin": f"{LABELS}-myelin-manual.png",
+        },
+        "threshold": 127,
+        "pixel_size": {"file": "sub-{group}/micr/sub-{group}_*SEM.json", "key": "PixelSize"},
+        "target_pixel_size": 0.1,
+        "intensity": "zscore",
+    },
+    "patch": [128, 128],
+    "patches_per_case": 24,
+    "validation_groups": ["rat8"],
+    "global_batch": 4,
+    "model_options": NETWORK,
+}
+HIPPOCAMPUS = {
+    **CELLS,
+    "data": "folder",
+    "data_options": {
+        "root": "../shared/data/msd_hippocampus",
+        "images": "imagesTr/hippocampus_{case}.nii.gz",
+        "masks": "labelsTr/hippocampus_{case}.nii.gz",
+        "classes": {"anterior": 1, "posterior": 2},
+        "intensity": "zscore",
+    },
+    "patch": [32, 48, 32],
+    "global_batch": 2,
+    "model_options": NETWORK,
+}
+QUICKSTART = cells(128, 8, **unet(8, 3))
+# Where a task says so, a device has half of what the run needs on one device.
+HALF = {"quickstart": "56MiB", "sem": "30MiB", "hippocampus": "34MiB"}
 TASKS = {
-    "quickstart": cells(128, 8, **unet(8, 3)),
+    "quickstart": QUICKSTART,
+    "quickstart, half of its memory": {**QUICKSTART, "cpu_memory": HALF["quickstart"]},
+    "sem": SEM,
+    "sem, half of its memory": {**SEM, "cpu_memory": HALF["sem"]},
+    "hippocampus": HIPPOCAMPUS,
+    "hippocampus, half of its memory": {**HIPPOCAMPUS, "cpu_memory": HALF["hippocampus"]},
     "2D, large": cells(256, 4, **unet(16, 4)),
-    "2D, wide": cells(64, 16, **unet(32, 3)),
-    "3D, two volumes": tumours(48, 2, **unet(8, 3)),
-    "3D, one volume": tumours(64, 1, **unet(8, 3)),
     "3D, small": tumours(32, 4, **unet(8, 2)),
     "resunet": cells(128, 4, model=f"{OWN}resunet"),
     "fcn8": cells(128, 8, model=f"{OWN}fcn8"),
-    "2D, little memory": cells(256, 4, **unet(16, 4), cpu_memory="400MiB"),
-    "3D, little memory": tumours(64, 2, **unet(8, 3), cpu_memory="400MiB"),
     "2D, four devices on two cores": cells(128, 8, **unet(8, 3), share_cores=True),
     "3D, four devices on two cores": tumours(48, 4, **unet(8, 2), share_cores=True),
 }
