@@ -220,15 +220,14 @@ def test_no_file_of_a_sweep_holds_a_command_up(home, kind, capsys):
     files = sorted(path for path in root.rglob("*") if path.is_file())
     names = {path.name for path in files} - {".lock", "plan.json"}
     assert {"log.txt", "epochs.csv", "cases.csv", "result.json", "failure.json"} <= names
-    for name in sorted(names):
+    for number, name in enumerate(sorted(names)):
         kept = {path: path.read_bytes() for path in files if path.name == name}
         for path in kept:
             path.unlink()
             ODD[kind](path)
         with RunFolder(root).locked():
-            commands = [["status"], ["status", "--json"]]
-            codes = [main(["sweep", *words, str(root)]) for words in commands]
-        assert codes == [0, 0], (name, capsys.readouterr().err)
+            code = main(["sweep", "status", str(root), *["--json"][number % 2 :]])
+        assert code == 0, (name, capsys.readouterr().err)
         assert main(["report", str(root), "--json"]) in (0, 2), name
         with RunFolder(root).locked():
             read_progress(root)

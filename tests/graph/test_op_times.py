@@ -129,7 +129,7 @@ def test_ops_that_make_more_and_less_of_the_same_input_are_timed_apart():
 
 @pytest.mark.parametrize(
     ("kind", "deterministic"),
-    [("unet 3D", False), ("isensee", False), ("separable", False), ("separable", True)],
+    [("unet 3D", False), ("separable", True)],
 )
 def test_every_kind_of_op_of_a_network_is_timed_and_no_bit_changes(
     kind, deterministic, monkeypatch

@@ -1,4 +1,4 @@
-"""Every op that can run in slabs gives what the whole op gives, for every height of a slab."""
+"""Every op that can run in slabs gives what the whole op gives, in slabs of several heights."""
 
 import keras
 import numpy as np
@@ -158,7 +158,7 @@ def test_slabs_give_what_the_whole_op_gives(name):
             if slabs is None:
                 continue
             tried.add(op.type)
-            for height in range(slabs.unit, slabs.rows + slabs.unit, slabs.unit):
+            for height in (slabs.unit, 2 * slabs.unit, slabs.rows):
                 made = in_slabs(op, slabs, height)
                 whole = map(with_rows, op.outputs)
                 pairs += [(op.name, a, b) for a, b in zip(whole, made, strict=True)]

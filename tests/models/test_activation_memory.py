@@ -79,8 +79,13 @@ def _precision_as_found():
     keras.config.set_dtype_policy(policy)
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("case", [*CASES, "isensee"])
+@pytest.mark.parametrize(
+    ("case", "precision"),
+    [
+        *((case, "float32") for case in (*CASES, "isensee")),
+        *((case, "mixed_bfloat16") for case in ("batch", "isensee")),
+    ],
+)
 def test_estimate_is_what_the_gradient_reads(case, precision):
     keras.config.set_dtype_policy(precision)
     if case == "isensee":

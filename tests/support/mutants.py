@@ -4,8 +4,8 @@ import copy
 import json
 import os
 
-# How many files are mutated; by default as many as take half a minute.
-MUTATIONS = int(os.environ.get("TFUNET_MUTATIONS", "2080"))
+# How many files are mutated; by default as many as take ten seconds.
+MUTATIONS = int(os.environ.get("TFUNET_MUTATIONS", "640"))
 HOSTILE = (
     *(None, True, False, 0, -1, 1, 7, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400),
     *(0.5, -0.5, 1e-320, 1e15, 1e300, -1e300, float("nan"), float("inf"), float("-inf")),

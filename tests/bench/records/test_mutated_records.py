@@ -1,6 +1,6 @@
 """Records that somebody damaged, or made to do damage, through all that reads records.
 
-TFUNET_MUTATIONS says how many records are mutated; by default as many as take half a minute.
+TFUNET_MUTATIONS says how many records are mutated; by default as many as take ten seconds.
 """
 
 import contextlib
