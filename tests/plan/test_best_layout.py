@@ -1,6 +1,7 @@
 """A run that takes the best layout by itself, and one that does not fit."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -58,10 +59,13 @@ def test_a_run_takes_the_best_layout_and_records_what_was_predicted(cache, tmp_p
     assert config.backend == predicted["layout"]["backend"]
     assert config.global_samples == 4
     assert folder.read_result()["predicted"] == predicted
-    # A later plan on this machine knows what the step took.
+    # A later plan of the run on this machine knows what the step took.
     (step,) = machine_constants.read().steps
-    assert step["predicted"] == pytest.approx(predicted["step_seconds"])
-    assert step["measured"] == folder.read_result()["median_step_seconds"]
+    measured = folder.read_result()["median_step_seconds"]
+    assert step["measured"] == measured
+    assert cli.main(["plan", "run.toml", "--layout", "null", "--json"]) == exit_codes.OK
+    (factor,) = json.loads(capfd.readouterr().out)["corrections"].values()
+    assert factor == pytest.approx(measured / predicted["step_seconds"])
     # The same command goes on in the same layout, whatever would be chosen now.
     table = json.loads((tmp_path / "auto" / "predicted.json").read_text())
     assert cli.main(command) == exit_codes.OK
@@ -101,13 +105,19 @@ def test_a_short_run_has_nothing_but_steps():
     assert short(config, prediction(Layout(), 100.0)).steps == 8
 
 
-def test_steps_are_kept_without_their_correction():
+def test_steps_that_were_measured_are_kept_by_their_run():
     found = [
         Measurement(predicted=prediction(Layout(), 2.0), seconds=(3.0, 5.0, 4.0)),
         Measurement(predicted=prediction(Layout(), 1.0), failure="out of memory"),
     ]
-    kept = with_steps(Constants(software={}), found, {"single": 2.0})
-    assert kept.steps == [{"kind": "single", "predicted": 1.0, "measured": 4.0}]
+    first, other = RunConfig(global_batch=4), RunConfig(global_batch=8)
+    kept = with_steps(Constants(software={}), first, found)
+    (step,) = kept.steps
+    assert (step["layout"], step["kind"], step["measured"]) == ("single", "single", 4.0)
+    # Neither seed nor length make it another run.
+    for config, is_same in ((replace(first, seed=3, epochs=9), True), (other, False)):
+        again = with_steps(kept, config, found).steps[-1]
+        assert (again["run"] == step["run"]) == is_same
 
 
 @pytest.mark.parametrize(

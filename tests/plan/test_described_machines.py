@@ -118,6 +118,12 @@ def test_devices_of_one_process_take_turns_on_all_cores():
     assert machine().slowdown("mirrored", 2) == 1
 
 
+def test_a_device_has_no_more_cores_than_the_run_gives_it():
+    found = of_cores(4, 8 * GIB, cores_each=1)
+    assert [found.device_cores("horovod", count) for count in (1, 2)] == [1, 1]
+    assert found.device_cores("mirrored", 2) == 2
+
+
 def test_devices_that_share_cores_take_turns_on_them():
     found = of_cores(2, 8 * GIB, devices=4)
     assert [found.device_cores("horovod", count) for count in (1, 2, 4)] == [2, 1, 1]

@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_name("timing_script.py")
 FILE = "machine.json"
 # Cores that others used while constants were measured.
 QUIET_LOAD = 0.5
-# Measured steps beside predicted ones are kept up to this number.
+# Steps are kept up to this number.
 MOST_STEPS = 200
 
 
@@ -43,7 +43,7 @@ class Constants:
         core: What a core computes alone, floating-point operations and bytes a second.
         busy: How much longer it takes while all cores compute.
         averages, exchanges: By backend, pairs of bytes and seconds, with two devices.
-        steps: Predicted and measured seconds of steps, with the backend and the kind of layout.
+        steps: Measured seconds of the steps of runs, with the layout and its kind.
     """
 
     software: dict[str, Any]

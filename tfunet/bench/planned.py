@@ -1,6 +1,8 @@
 """A plan of a run on this machine or another, with what is known and measured of them."""
 
 import contextlib
+import hashlib
+import json
 import math
 import os
 import statistics
@@ -29,6 +31,11 @@ Say = Callable[[str], None]
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 # What is proposed to a run that did not fit takes so much less.
 LESS = 0.8
+# Keys on which the time of a step hangs, beside those of its layout.
+OF_A_STEP = (
+    *("model", "model_options", "data", "data_options", "patch", "augmentation", "pipeline"),
+    *("global_batch", "loss", "optimizer", "precision", "xla", "cores_per_replica"),
+)
 
 
 @final
@@ -102,14 +109,14 @@ def make_plan(
     ranking = ranked(
         config, facts, machine, num_devices=num_devices, missing=lacking, progress=progress
     )
-    corrections = _corrections(constants)
+    corrections = _corrections(constants, ranking)
     ranking = corrected(ranking, lambda layout: corrections.get(kind_of(layout), 1.0))
     ranking = with_plans(ranking, say)
     if not num_measured or constants is None or ranking.best is None:
         return Plan(ranking=ranking, corrections=tuple(corrections.items()))
     chosen = short_list(ranking, num_measured)
     found = measure(config, chosen, noted, say=say)
-    machine_constants.keep(with_steps(machine_constants.read(), found, corrections))
+    machine_constants.keep(with_steps(machine_constants.read(), config, found))
     return Plan(ranking=ranking, measurements=tuple(found), corrections=tuple(corrections.items()))
 
 
@@ -185,19 +192,12 @@ def _read(value: Any) -> Any:
 
 
 def note_measured(folder: RunFolder) -> None:
-    """Keep what a run in a chosen layout took beside what was predicted, for later plans."""
-    result, predicted = folder.read_result(), folder.read_predicted()
-    if result is None or predicted is None or result["median_step_seconds"] is None:
+    """Keep what the steps of a run took, for later plans of the same run on this machine."""
+    result, config = folder.read_result(), folder.read_config()
+    if result is None or config is None or result["median_step_seconds"] is None:
         return
-    layout = Layout(**{key: _read(value) for key, value in predicted["layout"].items()})
-    constants = machine_constants.read()
-    step = {
-        "kind": kind_of(layout),
-        "predicted": predicted["step_seconds"],
-        "measured": result["median_step_seconds"],
-    }
-    steps = [*constants.steps, step][-machine_constants.MOST_STEPS :]
-    machine_constants.keep(replace(constants, steps=steps))
+    step = _step(config, Layout.of(config), result["median_step_seconds"])
+    machine_constants.keep(_with(machine_constants.read(), [step]))
 
 
 def that_fits(config: RunConfig, run: str, say: Say) -> str:
@@ -232,26 +232,43 @@ def kind_of(layout: Layout) -> str:
     return " ".join(words)
 
 
-def _corrections(constants: Constants | None) -> dict[str, float]:
-    """Return by kind of layout the median of measured over predicted steps on this machine."""
+def _corrections(constants: Constants | None, ranking: "Ranking") -> dict[str, float]:
+    """Return by kind of layout the median of measured over predicted steps of this run here."""
+    if constants is None:
+        return {}
+    predicted = {str(one.layout): one.seconds for one in (*ranking.fitting, *ranking.others)}
+    run = _run_of(ranking.config)
     ratios: dict[str, list[float]] = {}
-    for step in constants.steps if constants is not None and not constants.is_stale() else ():
-        ratios.setdefault(step["kind"], []).append(step["measured"] / step["predicted"])
+    for step in constants.steps:
+        if step.get("run") == run and step["layout"] in predicted:
+            ratio = step["measured"] / predicted[step["layout"]]
+            ratios.setdefault(step["kind"], []).append(ratio)
     return {kind: statistics.median(found) for kind, found in ratios.items()}
 
 
-def with_steps(
-    constants: Constants, found: Sequence[Measurement], corrections: dict[str, float]
-) -> Constants:
-    """Return constants that also know these steps; what is kept is not corrected."""
-    steps = [
-        {
-            "kind": (kind := kind_of(one.predicted.layout)),
-            "predicted": one.predicted.seconds / corrections.get(kind, 1.0),
-            "measured": one.median,
-        }
-        for one in found
-        if one.seconds
-    ]
+def with_steps(constants: Constants, config: RunConfig, found: Sequence[Measurement]) -> Constants:
+    """Return constants that also know these steps."""
+    steps = [_step(config, one.predicted.layout, one.median) for one in found if one.seconds]
+    return _with(constants, steps)
+
+
+def _with(constants: Constants, steps: Sequence[dict[str, Any]]) -> Constants:
     kept = [*constants.steps, *steps][-machine_constants.MOST_STEPS :]
     return replace(constants, steps=kept)
+
+
+def _step(config: RunConfig, layout: Layout, seconds: float) -> dict[str, Any]:
+    return {
+        "run": _run_of(config),
+        "layout": str(layout),
+        "kind": kind_of(layout),
+        "measured": seconds,
+    }
+
+
+def _run_of(config: RunConfig) -> str:
+    """Return what names the steps of a run in all its layouts, with the software they run on."""
+    alone = Layout().applied(config)
+    keys = [str(getattr(alone, name)) for name in OF_A_STEP]
+    text = json.dumps([keys, machine_constants.software()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

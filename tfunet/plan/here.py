@@ -36,8 +36,14 @@ def this_machine(
         return described(f"{len(found)} {name}", limit or least)
     cores = len(usable_cores())
     free = int(psutil.virtual_memory().available * FREE_SHARE)
-    devices = max(cores, num_devices) if config.share_cores else cores
-    return of_cores(cores, free, limit_bytes=limit, devices=devices, backends=usable_backends())
+    return of_cores(
+        cores,
+        free,
+        limit_bytes=limit,
+        devices=max(cores, num_devices) if config.share_cores else cores,
+        cores_each=config.cores_per_replica or 0,
+        backends=usable_backends(),
+    )
 
 
 def usable_backends() -> list[str]:

@@ -98,6 +98,7 @@ class Machine:
         limit_bytes: What a device may use of it, if not all.
         is_cpu: Whether the cores of a host compute, which its devices share out.
         cores: Cores of a host, which prepare samples, too.
+        cores_each: Cores on which a device computes at most; 0 for its share of all.
         across: The network between hosts.
         devices_per_bus: Devices that share the link to their host.
         averages, exchanges: By backend, as measured with two devices; others are estimated.
@@ -113,6 +114,7 @@ class Machine:
     hosts: int = 1
     is_cpu: bool = False
     cores: int = CORES
+    cores_each: int = 0
     across: Interconnect = INTERCONNECTS["edr"]
     devices_per_bus: int = 1
     averages: Mapping[str, Curve] = field(default_factory=dict)
@@ -143,8 +145,10 @@ class Machine:
         """Return the cores on which each of `count` devices computes; 0 if cores do not compute."""
         if not self.is_cpu:
             return 0
-        in_use = min(count, self.devices)
-        return self.cores if self.shares_pool(backend, count) else max(1, self.cores // in_use)
+        in_use, most = min(count, self.devices), self.cores_each or self.cores
+        if self.shares_pool(backend, count):
+            return min(self.cores, most * in_use)
+        return max(1, min(self.cores // in_use, most))
 
     def crowd(self, count: int) -> float:
         """Return how many of `count` devices share a core; 1 where each has one of its own."""
@@ -271,6 +275,7 @@ def of_cores(
     *,
     limit_bytes: int | None = None,
     devices: int | None = None,
+    cores_each: int = 0,
     core: Device = CORE,
     averages: Mapping[str, Curve] | None = None,
     exchanges: Mapping[str, Curve] | None = None,
@@ -291,6 +296,7 @@ def of_cores(
         device=core,
         devices=devices or cores,
         cores=cores,
+        cores_each=cores_each,
         memory_bytes=memory_bytes,
         limit_bytes=limit_bytes,
         is_cpu=True,
