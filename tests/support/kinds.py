@@ -235,8 +235,11 @@ OF_EACH_SORT = (
     *("unet, batch", "unet 3D", "own train_step", "attention", "dropout", "two outputs"),
     *("subclassed", "MobileNetV2"),
 )
-# One application for all: enough where no last bit is looked at.
-MANY_LAYERS = {*APPLICATIONS, "unet, encoder"} - {"MobileNetV2"}
+# One application for all: enough where no last bit is looked at. U-Nets differ in what they repeat.
+MANY_LAYERS = {*APPLICATIONS, "unet, encoder"} - {"MobileNetV2"} | {
+    *("isensee", "unet, residual, no normalization", "unet, instance, residual, dropout"),
+    *("two outputs", "nested"),
+}
 FEW_KINDS = [kind for kind in KINDS if kind not in MANY_LAYERS]
 SHAPES = {"subclassed": (16, 16, 1), "own train_step": (16, 16, 1)}
 

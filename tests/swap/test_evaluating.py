@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from kinds import FEW_KINDS, KINDS, batches
+from kinds import FEW_KINDS, KINDS, OF_EACH_SORT, batches
 from strategies import AllThatMayBeSplit, AllThatMayGo
 from supported_runs import FEW_SLABS, FLOAT32, WHOLE, forced
 
@@ -34,7 +34,7 @@ def evaluated(kind, strategy=None, policy="float32"):
     return loss, keras.tree.flatten(logits), plans
 
 
-@pytest.mark.parametrize("kind", FEW_KINDS)
+@pytest.mark.parametrize("kind", OF_EACH_SORT)
 def test_same_bits_when_all_that_can_be_is_given_up(kind):
     loss, logits, _ = evaluated(kind)
     supported_loss, supported_logits, plans = evaluated(kind, AllThatMayGo("swap", "recompute"))
@@ -44,13 +44,7 @@ def test_same_bits_when_all_that_can_be_is_given_up(kind):
         np.testing.assert_array_equal(a, b)
 
 
-# Training in slabs has all of them; these are unrolled for a minute each.
-IN_SLABS = [
-    kind for kind in FEW_KINDS if kind not in ("isensee", "unet, residual, no normalization")
-]
-
-
-@pytest.mark.parametrize("kind", IN_SLABS)
+@pytest.mark.parametrize("kind", FEW_KINDS)
 def test_results_in_slabs_are_those_of_whole_ops(kind, monkeypatch):
     monkeypatch.setattr(slab_chains, "MOST_SLABS", FEW_SLABS)
     policy = "float32" if kind in FLOAT32 else "float64"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, final
 
 import keras
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from tfunet.inside.of_keras import calls_of, graph_of, has_graph, is_told_of_training, mask_of
 from tfunet.pipeline.noise import with_noise_of_batch
+from tfunet.pipeline.statistics import batch_normalizations
 
 
 class Way(Protocol):
@@ -106,6 +108,15 @@ class NodeGraph:
     tensors: tuple[Any, ...]  # by number: name, shape (batch, ...) and type of each
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+    @cached_property
+    def synchronized(self) -> tuple[str, ...]:
+        """The nodes that normalize by the batches of all replicas."""
+        return tuple(
+            node.name
+            for node in self.nodes
+            if any(layer.synchronized for layer in batch_normalizations([node.operation]))
+        )
 
 
 def read_network(model: keras.Model) -> NodeGraph:

@@ -270,14 +270,20 @@ def greedy(work: Work, micro_batches: int, in_flight: int) -> Simulation:
     chunks = range(len(work.forward))
     following = {(kind, chunk): 0 for kind in ("forward", "backward") for chunk in chunks}
     last_kind: dict[int, str] = {}
+    known: dict[StagePass, float] = {}
     for _ in range(2 * len(work.forward) * micro_batches):
         best: tuple[float, bool, int, StagePass] | None = None
         for kind, chunk in following:
             # For mypy, a key of `following` is any text.
             action = StagePass(kind, chunk, following[kind, chunk])  # type: ignore[arg-type]
-            ready = run.ready(action) if action.micro_batch < micro_batches else None
-            if ready is None:
+            if action.micro_batch >= micro_batches:
                 continue
+            ready = known.get(action)
+            if ready is None:
+                ready = run.ready(action)
+                if ready is None:
+                    continue
+                known[action] = ready
             if kind == "forward" and chunk == 0 and action.micro_batch >= in_flight:
                 last = run.done.get(StagePass("backward", 0, action.micro_batch - in_flight))
                 if last is None:

@@ -24,7 +24,7 @@ ASKED_AGAIN = 40
 # Keys of a layout that do not say where it computes.
 PASSES = ("accumulation", "micro_batches", "schedule", "recompute")
 # The schedules of as many of the best layouts are played through; the others are estimated.
-PLAYED = 200
+PLAYED = 60
 
 
 @final

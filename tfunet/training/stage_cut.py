@@ -28,7 +28,7 @@ from tfunet.pipeline.simulation import (
     work_of,
 )
 from tfunet.pipeline.stage_memory import stage_memory
-from tfunet.pipeline.statistics import batch_normalizations, check_deferrable
+from tfunet.pipeline.statistics import check_deferrable
 from tfunet.training import checkpoint
 from tfunet.training.attempt import Attempt
 
@@ -212,12 +212,8 @@ def check_graph(graph: NodeGraph, config: RunConfig) -> None:
         )
     if config.batch_norm == "deferred":
         check_deferrable(node.operation for node in graph.nodes)
-    for node in graph.nodes:
-        is_synchronized = any(
-            layer.synchronized for layer in batch_normalizations([node.operation])
+    if config.num_replicas > 1 and graph.synchronized:
+        raise ValueError(
+            f"The layer {graph.synchronized[0]!r} synchronizes its statistics over replicas, which "
+            "is not built for stages yet. Leave out synchronized, stages or num_replicas."
         )
-        if is_synchronized and config.num_replicas > 1:
-            raise ValueError(
-                f"The layer {node.name!r} synchronizes its statistics over replicas, which is not "
-                "built for stages yet. Leave out synchronized, stages or num_replicas."
-            )
