@@ -154,12 +154,14 @@ test: packages lint site
 EXACTNESS := tests/swap/test_exactness.py tests/swap/every_kind.py tests/swap/rewrite \
     tests/graph/test_gradient_sums.py
 
-# What finds faults that are planted in our own code is the same on each TensorFlow: make test has it.
-PLANTED := $(patsubst %,--ignore tests/contract/test_%.py,broken_backends wrong_rules time_parts)
+# What finds faults that are planted in our own code is the same on each TensorFlow, as are records and
+# launchers: make test has it.
+ON_ONE := $(patsubst %,--ignore tests/contract/test_%.py,broken_backends wrong_rules time_parts \
+    kept_weight_runs three_processes region_runs lost_process)
 
 contract: env
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup tests/contract \
-	    $(PLANTED) $(EXACTNESS) $(AGAIN) $(PYTEST_ARGS)
+	    $(ON_ONE) $(EXACTNESS) $(AGAIN) $(PYTEST_ARGS)
 
 # Workflow engines. Apart, because they need other versions than TensorFlow.
 ENGINES := .venv/engines

@@ -25,7 +25,7 @@ def one_device(contract_folder):
     return runs.train(contract_folder / "arrays", **ARRAYS)
 
 
-@pytest.mark.parametrize("backend", ["mirrored", "multiworker", "horovod"])
+@pytest.mark.parametrize("backend", ["mirrored", "horovod"])
 def test_two_replicas_give_the_run_of_one_device(backend, one_device, contract_folder):
     assert one_device.exit_code == 0, one_device.output
     run = runs.train(

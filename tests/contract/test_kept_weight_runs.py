@@ -9,9 +9,13 @@ ROUNDING = {"name": f"{SUPPORT / 'rounding.py'}:Rounding", "when": "on_train_end
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("backend", ["mirrored", "multiworker", "horovod"])
 @pytest.mark.parametrize(
-    "settings", [{"num_replicas": 2}, {"split": [2, 1]}], ids=["two replicas", "split"]
+    ("backend", "settings"),
+    [
+        ("mirrored", {"num_replicas": 2}),
+        ("multiworker", {"split": [2, 1]}),
+        ("horovod", {"num_replicas": 2}),
+    ],
 )
 def test_record_is_of_averaged_and_rounded_weights(settings, backend, tmp_path):
     run = runs.train(
