@@ -90,7 +90,7 @@ def test_tiles_of_whole_images_are_other_samples():
 
 
 def test_cores_have_their_share_of_devices():
-    cores = machine(is_cpu=True, devices=2)
+    cores = machine(is_cpu=True, devices=2, cores=2)
     refusals = Refusals(config(cores_per_replica=2), facts(), cores)
     assert "needs 4 CPU cores" in refusals.reason(Layout(backend="mirrored", num_replicas=2))
 

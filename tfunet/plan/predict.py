@@ -11,7 +11,7 @@ Where cores compute, they prepare samples, too, and `input` is all the time that
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, final
 
@@ -32,7 +32,7 @@ PART_COPIES = 1.1
 # Horovod packs gradients in a buffer of this size, others in one as large as all gradients.
 FUSION_BYTES = 128 * 2**20
 # Where layers are cut does not depend on the number of micro-batches, if it is large.
-MANY = 4
+MANY = 2
 # The share of a computation under which copies to and from the host can hide.
 HIDING = 0.8
 # Large-model support fills so much of a device, and moves at most so much of what a pass holds.
@@ -68,18 +68,16 @@ class Predictor:
 
     Args:
         quick: Whether steps of stages are estimated, not played through.
+        cuts: What is known of the best cuts, which hang on the run only.
     """
 
     facts: RunFacts
     machine: Machine
     quick: bool = False
+    cuts: dict[object, Balance] = field(default_factory=dict)
 
     @cached_property
     def _known(self) -> dict[object, _Pipeline]:
-        return {}
-
-    @cached_property
-    def _cuts(self) -> dict[object, Balance]:
         return {}
 
     @cached_property
@@ -317,10 +315,10 @@ class Predictor:
         known = self.facts.cores_known(cores)
         is_folded = layout.schedule == "v"
         key = (known, layout.stages, is_folded, layout.recompute)
-        if key not in self._cuts:
+        if key not in self.cuts:
             chain = self.facts.costs[known][0][1]
             count = MANY * layout.stages
-            self._cuts[key] = plan_stages(
+            self.cuts[key] = plan_stages(
                 chain,
                 layout.stages,
                 schedule=layout.schedule if is_folded else "1f1b",
@@ -328,7 +326,7 @@ class Predictor:
                 link=Link(),
                 recompute=layout.recompute,
             ).balance
-        return self._cuts[key]
+        return self.cuts[key]
 
     def _input(self, layout: Layout, parts: Parts) -> float:
         """Return the seconds that a device prepares samples, or waits for them."""

@@ -95,7 +95,7 @@ def ranked(
                 reasons.setdefault(one.reason, one)
             else:
                 found.append(one)
-    found = _played(found, Predictor(facts, machine))
+    found = _played(found, replace(predictor, quick=False))
     fitting = by_time([one for one in found if one.fits])
     ranking = Ranking(
         config=config,
@@ -106,7 +106,7 @@ def ranked(
         refused=tuple(_shortest(reasons.values())),
         num_refused=num_refused,
     )
-    return replace(ranking, what_if=tuple(_what_if(ranking, refusals, most)))
+    return replace(ranking, what_if=tuple(_what_if(ranking, predictor, refusals, most)))
 
 
 def _played(found: Sequence[Prediction], predictor: Predictor) -> list[Prediction]:
@@ -220,7 +220,9 @@ def _shortest(refused: Iterable[Refused]) -> list[Refused]:
     return list(kinds.values())
 
 
-def _what_if(ranking: Ranking, refusals: Refusals, most: int) -> Iterator[tuple[str, float]]:
+def _what_if(
+    ranking: Ranking, predictor: Predictor, refusals: Refusals, most: int
+) -> Iterator[tuple[str, float]]:
     """Yield what another machine would give to the best layouts."""
     best, machine = ranking.best, ranking.machine
     if best is None:
@@ -230,7 +232,7 @@ def _what_if(ranking: Ranking, refusals: Refusals, most: int) -> Iterator[tuple[
         ("a link twice as fast", _faster(machine), most),
         ("twice the memory", _roomier(machine), most),
     ):
-        predictor = Predictor(ranking.facts, other, quick=True)
+        predictor = replace(predictor, machine=other)
         asked = replace(refusals, machine=other)
         candidates: Iterable[Layout]
         if count > most:
