@@ -16,7 +16,7 @@ from tfunet.pipeline.network import read_network
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.schedules import homes
 
-BATCH, STEPS = 4, 5
+BATCH, STEPS = 4, 2
 
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -189,7 +189,7 @@ def difference(model, other):
         ("encoded", 3, "1f1b", 1, False),
     ],
 )
-def test_five_steps_are_those_of_one_device(name, stages, schedule, micro_batches, recompute):
+def test_steps_are_those_of_one_device(name, stages, schedule, micro_batches, recompute):
     expected, values, output = on_one_device(name)
     (model,), results = in_stages(
         name, Mesh(stages=stages), schedule, micro_batches, recompute=recompute, deferred=True

@@ -55,15 +55,12 @@ def build(*, image_shape, num_classes):
 @pytest.mark.parametrize(
     ("settings", "own", "is_scored_again"),
     [
-        ({}, Rounding(), False),
         ({"callbacks": [BEST]}, Rounding(), True),
-        (EMA, Rounding(), True),
         ({**EMA, "precision": "mixed_float16"}, Rounding(), True),  # In a LossScaleOptimizer.
         # The averages are scored in each epoch already.
         ({**EMA, "callbacks": [{"name": "SwapEMAWeights"}]}, Rounding(), False),
         ({}, Rounding("on_test_begin"), False),
         ({}, Rounding("on_epoch_end"), True),
-        ({}, Rounding("on_train_end"), True),
         # Its last epoch has no evaluation.
         ({"evaluate_every": 2, "epochs": 4}, Rounding(stops_at=2), True),
     ],
