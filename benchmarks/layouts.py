@@ -269,6 +269,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     constants = machine_constants.read()
     if constants.is_stale():
         machine_constants.keep(machine_constants.measured(constants, usable_backends(), print, []))

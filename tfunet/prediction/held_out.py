@@ -11,7 +11,7 @@ from tfunet.data.lazy_image import LazyImage
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.tiles import bands, blended
 from tfunet.prediction.ensemble import Member, load_members
-from tfunet.prediction.windows import predictor
+from tfunet.prediction.windows import predictor, windows_at_once
 from tfunet.record import RunFolder
 
 
@@ -59,5 +59,7 @@ class HeldOut:
             read=lambda start, stop: image[tuple(map(slice, start, stop))],
             by_parts=True,
         )
-        logits = bands(tiling, predictor(tiling, array, forward, 1), num_logits)
+        logits = bands(
+            tiling, predictor(tiling, array, forward, windows_at_once(window)), num_logits
+        )
         return np.concatenate([member.network.outputs.probabilities(band) for band in logits])

@@ -37,7 +37,7 @@ class Options:
         window: Spatial shape of a window. By default the patch of the training; with a halo at
             least eight times the halo in a plane, and four times in a volume.
         halo: Voxels of context to each side. By default as far as the network looks: exact.
-        batch: Windows that the device takes at once.
+        batch: Windows that the device takes at once; by default as many as have 65,536 voxels.
         format: tiff, nifti, zarr or png. By default that of the image, PNG for JPEG, or TIFF.
         probabilities: Write the probabilities of each class or region, too.
         weights: A file of weights in the run's folder; by default those that it ended with.
@@ -54,7 +54,7 @@ class Options:
     tiles: str = "gaussian"
     window: tuple[int, ...] | None = None
     halo: int | None = None
-    batch: int = 1
+    batch: int | None = None
     format: str | None = None
     probabilities: bool = False
     weights: str | None = None
@@ -79,7 +79,7 @@ class Options:
             raise ValueError("--halo is for --tiles halo: give that too.")
         if self.halo is not None and self.halo < 0:
             raise ValueError(f"--halo must not be negative, got {self.halo}.")
-        if self.batch < 1:
+        if self.batch is not None and self.batch < 1:
             raise ValueError(f"--batch must be at least 1, got {self.batch}.")
 
 

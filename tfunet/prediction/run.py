@@ -29,7 +29,7 @@ from tfunet.prediction.options import LABELS, Options
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing
 from tfunet.prediction.pixel_sizes import other_sizes
 from tfunet.prediction.prepare import Preparation
-from tfunet.prediction.windows import tiling_of, window_and_halo
+from tfunet.prediction.windows import tiling_of, window_and_halo, windows_at_once
 from tfunet.process.terminal import counted, lines_of
 
 
@@ -90,7 +90,12 @@ def predict(
     how = How(
         members=members, cleaning=cleaning, facts=facts, forward_of=forward_of, written=written
     )
-    shared = {**_identity(run, how, options), "window": window, "halo": halo}
+    shared = {
+        **_identity(run, how, options),
+        "window": window,
+        "halo": halo,
+        "batch": options.batch or windows_at_once(window),
+    }
     return _predicted(jobs, how, json.loads(json.dumps(shared)), out)
 
 
@@ -124,7 +129,6 @@ def _identity(run: Path, how: How, options: Options) -> dict[str, Any]:
         "tiles": options.tiles,
         "window": None,
         "halo": None,
-        "batch": options.batch,
         "probabilities": options.probabilities,
     }
     if others:

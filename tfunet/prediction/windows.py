@@ -1,5 +1,6 @@
 """The windows of an image: their shape and halo, and how the network predicts them."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,14 @@ from tfunet.geometry.tiles import Predict, Tiling, blended, with_halo
 from tfunet.prediction.ensemble import Member, joint_patch
 from tfunet.prediction.network import Forward, WindowFacts
 from tfunet.prediction.options import Options
+
+# Voxels that a device takes at once: with fewer, what an op begins with takes most of its time.
+VOXELS_AT_ONCE = 2**16
+
+
+def windows_at_once(window: Sequence[int]) -> int:
+    """Return how many windows of this spatial shape a device takes at once."""
+    return max(1, VOXELS_AT_ONCE // math.prod(window))
 
 
 def window_and_halo(
