@@ -157,14 +157,19 @@ def measured_task(keys: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 def row(one: Measurement) -> dict[str, Any]:
     predicted = one.predicted
+    layout = predicted.layout
+    # The devices of one process share an allocator. Stages are cut by times that are measured, in
+    # more memory than a step takes.
+    sharing = layout.num_devices if layout.backend == "mirrored" else 1
+    num_bytes = 0 if layout.stages > 1 else one.num_bytes // sharing
     return {
-        "layout": str(predicted.layout),
+        "layout": str(layout),
         "parts": vars(predicted.parts),
         "predicted": predicted.seconds,
         "predicted_bytes": predicted.num_bytes,
         "fits": predicted.fits,
         "measured": one.seconds,
-        "measured_bytes": one.num_bytes,
+        "measured_bytes": num_bytes,
         "failure": one.failure,
     }
 
@@ -199,6 +204,7 @@ def page(tasks: dict[str, dict[str, Any]]) -> str:
         "without measuring them. **Regret** is how much longer a step of the chosen layout takes",
         "than one of the fastest that was measured; **after three** chooses the fastest of the",
         "first three by one run of each. **Noise** is how much two runs of the same layout differ.",
+        "Memory is that of a device, predicted and measured; 0 where it was not measured.",
         "",
         f"{machine.software.get('cores', '')} CPU cores, TensorFlow "
         f"{machine.software.get('tensorflow', '')}, {machine.date}.",

@@ -29,8 +29,11 @@ from tfunet.plan.prediction import ON_CPU, ON_GPU, Parts, Prediction, how_sure
 
 # What a part holds beside its share: margins, and tensors joined with them.
 PART_COPIES = 1.1
-# Horovod packs gradients in a buffer of this size, others in one as large as all gradients.
+# Horovod packs gradients in a buffer of this size, however few they are; others in one as large as
+# all gradients.
 FUSION_BYTES = 128 * 2**20
+# What convolutions of a CPU work in, and tensors of ops side by side, as a share of a step.
+WORK_SPACE = 0.1
 # Where layers are cut does not depend on the number of micro-batches, if it is large.
 MANY = 2
 # The share of a computation under which copies to and from the host can hide.
@@ -93,6 +96,9 @@ class Predictor:
         cost = self._staged(layout) if layout.stages > 1 else self._whole(layout)
         limit = self.machine.device_bytes(layout.backend, layout.num_devices)
         parts, num_bytes = cost
+        if self.machine.is_cpu:
+            num_bytes += int(WORK_SPACE * num_bytes)
+            cost = cost._replace(num_bytes=num_bytes)
         if layout.swap is not None:
             parts, num_bytes = self._swapped(layout, cost, limit)
         parts = replace(parts, input=self._input(layout, parts))
@@ -202,7 +208,6 @@ class Predictor:
         packed = 0
         if layout.num_devices > 1:
             packed = FUSION_BYTES if layout.backend == "horovod" else facts.gradient_bytes
-            packed = min(packed, facts.gradient_bytes)
         fed = int(facts.sample_bytes * samples * passes * (share if layout.parts > 1 else 1))
         at_average = facts.gradient_bytes * (2 if sums else 1) + packed
         return _Costs(parts, facts.variable_bytes + fed + max(held, at_average))

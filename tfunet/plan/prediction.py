@@ -23,7 +23,7 @@ class Doubt(NamedTuple):
 # Kernels of a GPU take scratch that only a run shows.
 ON_GPU = Doubt(0.06, 0.06)
 # The allocator of a CPU leaves gaps.
-ON_CPU = Doubt(0.04, 0.04)
+ON_CPU = Doubt(0.01, 0.04)
 
 
 @final
