@@ -25,7 +25,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off --no-input --no-d
 
 help:
 	echo "make demo       compare native TensorFlow with Horovod on this machine, and write a report"
-	echo "make test       every check: format, lint, types, the site of the docs, tests"
+	echo "make test       format, lint, types, the site of the docs, tests; CI adds make contract TF=2.21"
 	echo "make contract   what every backend, and large-model support, owe on each TensorFlow"
 	echo "make engines    Maestro and Merlin, in an environment of their own; make check-engines runs them"
 	echo "make site       the docs as a site, in build/site; a broken link is an error"
@@ -145,17 +145,21 @@ packages:
 # first failure is printed at the end.
 AGAIN := --reruns 1
 
+# The runs of the contract that take minutes: make contract has them, on any TensorFlow, and CI on the
+# newest.
+LONG := $(patsubst %,--ignore tests/contract/test_%_runs.py,fit split stage tile)
+
 test: packages lint site
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
-	    $(AGAIN) $(PYTEST_ARGS)
+	    $(LONG) $(AGAIN) $(PYTEST_ARGS)
 
 # The bits of steps with large-model support hang on TensorFlow's own code. every_kind.py has the
 # kinds of model that make test leaves out.
 EXACTNESS := tests/swap/test_exactness.py tests/swap/every_kind.py tests/swap/rewrite \
     tests/graph/test_gradient_sums.py
 
-# What finds faults that are planted in our own code is the same on each TensorFlow, as are records and
-# launchers: make test has it.
+# What finds faults that are planted in our own code is the same on each TensorFlow, as are records
+# and launchers: make test has it.
 ON_ONE := $(patsubst %,--ignore tests/contract/test_%.py,broken_backends wrong_rules time_parts \
     kept_weight_runs three_processes region_runs lost_process)
 

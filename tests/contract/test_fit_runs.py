@@ -16,6 +16,9 @@ from paths import ROOT
 pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).with_name("fit_script.py")
 BACKENDS = ["mirrored", "multiworker", "horovod"]
+# The cases of each backend; no names are all. What the others show hangs on no backend.
+FEW = ("rows_left_over", "own_step", "two_optimizers", "written", "half_precision", "backed_up")
+CASES = {"mirrored": FEW, "multiworker": (), "horovod": (*FEW, "images")}
 TOLERANCE = 1e-6
 # Other roundings in low precision; and moments that each replica takes of its own rows.
 TOLERANCES = {"half_precision": 1e-2, "brain_floats": 5e-2, "moments_apart": 2.0}
@@ -96,13 +99,17 @@ def alone(contract_folder):
 def whole(backend, contract_folder):
     folder = contract_folder / f"fit-{backend}"
     audit = {"TFUNET_TEST_AUDIT": f"{folder}-audit.txt", "TFUNET_TEST_AUDITED": f"{folder}/"}
-    run = fitted(folder, backend=backend, **audit)
+    run = fitted(folder, *CASES[backend], backend=backend, **audit)
     assert run.exit_code == 0, run.output
     return run
 
 
-def test_results_are_those_of_one_device(whole, alone):
-    assert far_off(whole.results[0], alone.results[0]) == {}
+def test_results_are_those_of_one_device(backend, whole, alone):
+    found, expected = whole.results[0], alone.results[0]
+    cases = {name.partition("/")[0] for name in found}
+    assert cases >= set(CASES[backend] or {name.partition("/")[0] for name in expected})
+    own = {name: value for name, value in expected.items() if name.partition("/")[0] in cases}
+    assert far_off(found, own) == {}
 
 
 def test_all_processes_have_the_same_bits(backend, whole):
