@@ -15,6 +15,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +279,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     constants = machine_constants.read()
     if constants.is_stale():
-        machine_constants.keep(machine_constants.measured(constants, usable_backends(), print, []))
+        constants = machine_constants.measured(constants, usable_backends(), print, [])
+    # What was measured of these runs before is not known to their plans.
+    machine_constants.keep(replace(constants, steps=[]))
     for name in options.tasks:
         path = options.out / f"{list(TASKS).index(name)}.json"
         if not path.exists():

@@ -1,15 +1,14 @@
 """A run that takes the best layout by itself, and one that does not fit."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from tfunet import cli, exit_codes
 from tfunet.bench import machine_constants
 from tfunet.bench.machine_constants import Constants
-from tfunet.bench.planned import kind_of, with_steps
-from tfunet.bench.short_runs import Measurement, short
+from tfunet.bench.planned import kind_of
+from tfunet.bench.short_runs import short
 from tfunet.config.run import RunConfig
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import of_cores
@@ -103,21 +102,6 @@ def test_a_short_run_has_nothing_but_steps():
     assert (run.metrics, run.callbacks, run.prove) == ((), (), False)
     assert short(config, prediction(Layout(), 1e-4)).steps == 60
     assert short(config, prediction(Layout(), 100.0)).steps == 8
-
-
-def test_steps_that_were_measured_are_kept_by_their_run():
-    found = [
-        Measurement(predicted=prediction(Layout(), 2.0), seconds=(3.0, 5.0, 4.0)),
-        Measurement(predicted=prediction(Layout(), 1.0), failure="out of memory"),
-    ]
-    first, other = RunConfig(global_batch=4), RunConfig(global_batch=8)
-    kept = with_steps(Constants(software={}), first, found)
-    (step,) = kept.steps
-    assert (step["layout"], step["kind"], step["measured"]) == ("single", "single", 4.0)
-    # Neither seed nor length make it another run.
-    for config, is_same in ((replace(first, seed=3, epochs=9), True), (other, False)):
-        again = with_steps(kept, config, found).steps[-1]
-        assert (again["run"] == step["run"]) == is_same
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,6 @@ def make_plan(
         return Plan(ranking=ranking, corrections=tuple(corrections.items()))
     chosen = short_list(ranking, num_measured)
     found = measure(config, chosen, noted, say=say)
-    machine_constants.keep(with_steps(machine_constants.read(), config, found))
     return Plan(ranking=ranking, measurements=tuple(found), corrections=tuple(corrections.items()))
 
 
@@ -196,8 +195,15 @@ def note_measured(folder: RunFolder) -> None:
     result, config = folder.read_result(), folder.read_config()
     if result is None or config is None or result["median_step_seconds"] is None:
         return
-    step = _step(config, Layout.of(config), result["median_step_seconds"])
-    machine_constants.keep(_with(machine_constants.read(), [step]))
+    layout, constants = Layout.of(config), machine_constants.read()
+    step = {
+        "run": _run_of(config),
+        "layout": str(layout),
+        "kind": kind_of(layout),
+        "measured": result["median_step_seconds"],
+    }
+    steps = [*constants.steps, step][-machine_constants.MOST_STEPS :]
+    machine_constants.keep(replace(constants, steps=steps))
 
 
 def that_fits(config: RunConfig, run: str, say: Say) -> str:
@@ -244,26 +250,6 @@ def _corrections(constants: Constants | None, ranking: "Ranking") -> dict[str, f
             ratio = step["measured"] / predicted[step["layout"]]
             ratios.setdefault(step["kind"], []).append(ratio)
     return {kind: statistics.median(found) for kind, found in ratios.items()}
-
-
-def with_steps(constants: Constants, config: RunConfig, found: Sequence[Measurement]) -> Constants:
-    """Return constants that also know these steps."""
-    steps = [_step(config, one.predicted.layout, one.median) for one in found if one.seconds]
-    return _with(constants, steps)
-
-
-def _with(constants: Constants, steps: Sequence[dict[str, Any]]) -> Constants:
-    kept = [*constants.steps, *steps][-machine_constants.MOST_STEPS :]
-    return replace(constants, steps=kept)
-
-
-def _step(config: RunConfig, layout: Layout, seconds: float) -> dict[str, Any]:
-    return {
-        "run": _run_of(config),
-        "layout": str(layout),
-        "kind": kind_of(layout),
-        "measured": seconds,
-    }
 
 
 def _run_of(config: RunConfig) -> str:
