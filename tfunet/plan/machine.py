@@ -54,7 +54,7 @@ CORE = Device(
     link_bytes_per_second=4 * GB,
     source="estimate of one CPU core",
 )
-CORES_POWER = 0.7
+CORES_POWER = 0.65
 CORE_WIRE = Interconnect(0.6 * GB, 0.0, "estimate of processes that share cores")
 CORE_AGREEING = {"mirrored": 600 * MICRO, "multiworker": 1000 * MICRO, "horovod": 2000 * MICRO}
 # How much longer cores take while all of them compute.
