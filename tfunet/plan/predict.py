@@ -29,8 +29,8 @@ from tfunet.plan.prediction import ON_CPU, ON_GPU, Parts, Prediction, how_sure
 
 # What a part holds beside its share: margins, and tensors joined with them.
 PART_COPIES = 1.1
-# Horovod packs gradients in a buffer of this size, however few they are; others in one as large as
-# all gradients.
+# Horovod packs gradients in a buffer of this size, which it has from its first step on; others pack
+# them in one as large as all gradients.
 FUSION_BYTES = 128 * 2**20
 # What convolutions of a CPU work in, and tensors of ops side by side, as a share of a step.
 WORK_SPACE = 0.1
@@ -98,7 +98,9 @@ class Predictor:
         parts, num_bytes = cost
         if self.machine.is_cpu:
             num_bytes += int(WORK_SPACE * num_bytes)
-            cost = cost._replace(num_bytes=num_bytes)
+        if layout.backend == "horovod" and layout.num_devices > 1:
+            num_bytes += FUSION_BYTES
+        cost = cost._replace(num_bytes=num_bytes)
         if layout.swap is not None:
             parts, num_bytes = self._swapped(layout, cost, limit)
         parts = replace(parts, input=self._input(layout, parts))
@@ -205,9 +207,8 @@ class Predictor:
         held = self._pass_bytes(samples * share, layout, kept_gradients=sums)
         if layout.parts > 1:
             held = int(held * PART_COPIES)
-        packed = 0
-        if layout.num_devices > 1:
-            packed = FUSION_BYTES if layout.backend == "horovod" else facts.gradient_bytes
+        is_packed = layout.num_devices > 1 and layout.backend != "horovod"
+        packed = facts.gradient_bytes if is_packed else 0
         fed = int(facts.sample_bytes * samples * passes * (share if layout.parts > 1 else 1))
         at_average = facts.gradient_bytes * (2 if sums else 1) + packed
         return _Costs(parts, facts.variable_bytes + fed + max(held, at_average))
