@@ -61,7 +61,6 @@ CONTENTS = {
         "design",
         "large-models-internals",
         "large-models-results",
-        "layouts",
         "published",
         "check-ways",
         "check-fit",

@@ -34,7 +34,7 @@ LESS = 0.8
 # Keys on which the time of a step hangs, beside those of its layout.
 OF_A_STEP = (
     *("model", "model_options", "data", "data_options", "patch", "augmentation", "pipeline"),
-    *("global_batch", "loss", "optimizer", "precision", "xla", "cores_per_replica"),
+    *("global_samples", "loss", "optimizer", "precision", "xla", "cores_per_replica"),
 )
 
 
@@ -110,7 +110,9 @@ def make_plan(
         config, facts, machine, num_devices=num_devices, missing=lacking, progress=progress
     )
     corrections = _corrections(constants, ranking)
-    ranking = corrected(ranking, lambda layout: corrections.get(kind_of(layout), 1.0))
+    # What is not measured yet errs as what is: or else it would look better, or worse, than that.
+    others = statistics.median(corrections.values()) if corrections else 1.0
+    ranking = corrected(ranking, lambda layout: corrections.get(kind_of(layout), others))
     ranking = with_plans(ranking, say)
     if not num_measured or constants is None or ranking.best is None:
         return Plan(ranking=ranking, corrections=tuple(corrections.items()))
@@ -254,7 +256,6 @@ def _corrections(constants: Constants | None, ranking: "Ranking") -> dict[str, f
 
 def _run_of(config: RunConfig) -> str:
     """Return what names the steps of a run in all its layouts, with the software they run on."""
-    alone = Layout().applied(config)
-    keys = [str(getattr(alone, name)) for name in OF_A_STEP]
+    keys = [str(getattr(config, name)) for name in OF_A_STEP]
     text = json.dumps([keys, machine_constants.software()], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
