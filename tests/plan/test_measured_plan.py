@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 
 import pytest
 from planned_run import facts, machine
@@ -112,12 +113,14 @@ def test_the_best_layouts_are_measured_and_remembered(cache, tmp_path, capfd):
     assert re.search(r"^measured +step \(ms\) +predicted", shown, re.MULTILINE)
     assert "The first stays the first." in shown
     assert (tmp_path / "plan.html").is_file()
-    (step,) = machine_constants.read().steps
-    assert step["kind"] == "single"
-    assert step["measured"] > 0
+    # Of two runs, in turns.
+    steps = machine_constants.read().steps
+    assert [step["layout"] for step in steps] == ["single"] * 2
     # A later plan is corrected by it, and measures nothing.
     assert cli.main(["plan", "run.toml", "--json"]) == exit_codes.OK
     table = json.loads(capfd.readouterr().out)
     assert list(table["corrections"]) == ["single"]
-    assert table["layouts"][0]["step_seconds"] == pytest.approx(step["measured"])
+    took = statistics.median(step["measured"] for step in steps)
+    (own,) = (row for row in table["layouts"] if row["layout"] == {"backend": "single"})
+    assert own["step_seconds"] == pytest.approx(took)
     assert table["measured"] == []

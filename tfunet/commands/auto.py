@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -179,7 +180,8 @@ def _filled(settings: Settings, memory_bytes: int) -> tuple[RunFile, int]:
             end="",
             flush=True,
         )
-        machine = of_cores(1, memory_bytes)
+        # On any device SHARE leaves room for what convolutions work in.
+        machine = replace(of_cores(1, memory_bytes), is_cpu=False)
         facts = gather(task.config, machine.device, task=task)
         needed = Predictor(facts, machine).predict(Layout()).num_bytes
         print(f" needs {needed / 2**20:,.0f} MiB of {limit / 2**20:,.0f}.", file=sys.stderr)
