@@ -145,9 +145,9 @@ packages:
 # first failure is printed at the end.
 AGAIN := --reruns 1
 
-# The runs of the contract that take minutes: make contract has them, on any TensorFlow, and CI on the
-# newest.
-LONG := $(patsubst %,--ignore tests/contract/test_%_runs.py,fit split stage tile)
+# What takes minutes of the contract: make contract has it, on any TensorFlow, and CI on the newest.
+LONG := $(patsubst %,--ignore tests/contract/test_%.py,contract fit_runs split_runs stage_runs \
+    tile_runs)
 
 test: packages lint site
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
