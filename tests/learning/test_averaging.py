@@ -48,6 +48,41 @@ def test_accumulated_passes_make_one_step_of_their_mean():
     assert int(optimizer.iterations) == 1
 
 
+def test_pass_waits_for_the_one_before_so_that_only_one_holds_its_activations():
+    averaging = Averaging(average=list, accumulation=3)
+    variable = keras.Variable([1.0, 2.0])
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build([variable])
+
+    @tf.function(autograph=False)
+    def steps(value):
+        with averaging.traced():
+            for _ in range(3):
+                image = averaging.following(value)
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf.tanh(variable.value * image))
+                optimizer.apply(tape.gradient(loss, [variable.value]), [variable])
+
+    graph = steps.get_concrete_function(tf.TensorSpec([2])).graph
+    tanh, backward = (
+        [op for op in graph.get_operations() if op.type == kind] for kind in ("Tanh", "TanhGrad")
+    )
+    assert len(tanh) == len(backward) == 3
+    assert [sum(other in _before(op) for other in backward) for op in tanh] == [0, 1, 2]
+
+
+def _before(op):
+    """All ops that have run before an op can begin."""
+    found, pending = set(), [op]
+    while pending:
+        one = pending.pop()
+        for other in (*(tensor.op for tensor in one.inputs), *one.control_inputs):
+            if other not in found:
+                found.add(other)
+                pending.append(other)
+    return found
+
+
 def test_update_that_is_held_comes_after_the_block_and_not_after_an_error():
     variable = keras.Variable([0.0])
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=1.0)

@@ -77,6 +77,18 @@ class Averaging:
     optimizers: Sequence[keras.Optimizer] | None = None
     is_alone: bool = False
     _held: threading.local = field(default_factory=threading.local, init=False, repr=False)
+    # MirroredStrategy traces each replica in a thread of its own.
+    _sums: threading.local = field(default_factory=threading.local, init=False, repr=False)
+
+    def following(self, value: tf.Tensor) -> tf.Tensor:
+        """Return the input of a pass, which is there once the pass before is done.
+
+        Passes do not hang on each other otherwise, and side by side each would hold its
+        activations at once.
+        """
+        before = [part for part in getattr(self._sums, "gradients", ()) if part is not None]
+        with tf.control_dependencies(before):
+            return tf.identity(value)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -93,7 +105,8 @@ class Averaging:
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
         """Average in every optimizer that is applied in the block, however the step holds it."""
-        passes = threading.local()  # MirroredStrategy traces each replica in a thread of its own.
+        sums = threading.local()  # A step whose tracing failed left nothing.
+        object.__setattr__(self, "_sums", sums)
 
         def apply_averaged(
             optimizer: keras.Optimizer,
@@ -104,15 +117,15 @@ class Averaging:
             self._check(optimizer)
             if gradients and all(gradient is None for gradient in gradients):
                 raise ValueError(NO_GRADIENT)
-            pending: list[list[Any]] = getattr(passes, "gradients", [])
-            pending.append(gradients)
-            if len(pending) < self.accumulation:
-                passes.gradients = pending
+            number = getattr(sums, "number", 0) + 1
+            summed = _sum(sums.gradients, gradients) if number > 1 else gradients
+            if number < self.accumulation:
+                sums.number, sums.gradients = number, summed
                 return
-            passes.gradients = []
+            sums.number, sums.gradients = 0, []
 
             def update() -> None:
-                averaged = average_present(_mean(pending), self.average)
+                averaged = average_present(_divided(summed, self.accumulation), self.average)
                 with updating_alone():  # What all have is the same.
                     apply(averaged, variables)
 
@@ -284,10 +297,14 @@ def average_present(gradients: Sequence[Any], average: Average) -> list[Any]:
     return [None if gradient is None else next(averaged) for gradient in gradients]
 
 
-def _mean(passes: Sequence[Sequence[Any]]) -> list[Any]:
-    if len(passes) == 1:
-        return list(passes[0])
+def _sum(before: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
     return [
-        None if any(part is None for part in parts) else tf.add_n(list(parts)) / len(passes)
-        for parts in zip(*passes, strict=True)
+        None if one is None or other is None else tf.add_n([one, other])
+        for one, other in zip(before, gradients, strict=True)
     ]
+
+
+def _divided(sums: Sequence[Any], passes: int) -> list[Any]:
+    if passes == 1:
+        return list(sums)
+    return [None if each is None else each / passes for each in sums]

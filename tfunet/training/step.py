@@ -146,7 +146,8 @@ def make_step(
         with nullcontext() if split is None else split.traced_step():
             for index in range(averaging.accumulation):
                 with states.one_pass():
-                    logs = model.train_step((batch["image"][index], batch["truth"][index]))
+                    image = averaging.following(batch["image"][index])
+                    logs = model.train_step((image, batch["truth"][index]))
         states.end()
         check_logs(logs)
         if split is not None:
