@@ -373,6 +373,19 @@ def test_buffers_of_exchanges_fit_too_or_the_least_is_taken():
     assert [fitting(size, swaps) for size in (70, 50, 15)] == [(0, 1, 4), (0, 2, 4), (0, 2, 4)]
 
 
+def test_the_fastest_cut_is_taken_where_it_fits_though_its_bound_does_not():
+    # By the bound, the first stage keeps more micro-batches than it does when played through.
+    chain = Chain(
+        layers=tuple(layer(at, kept_bytes=40) for at in range(4)),
+        tensor_bytes=[1] * 5,
+        inputs=frozenset([0]),
+    )
+    config = RunConfig(backend="horovod", stages=2, schedule="v", micro_batches=4)
+    assert fitting_balance(chain, config, lambda _: [80], 100).cuts == (0, 1, 2, 3, 4)
+    with pytest.raises(ValueError, match="No cut into 2 stages"):
+        fitting_balance(chain, config, lambda _: [110], 100)
+
+
 def test_two_chunks_a_device_are_cut_for_the_fastest_step():
     found = chosen([1, 1, 2, 2, 1, 1], schedule="v")
     assert found.devices == (0, 1, 1, 0)

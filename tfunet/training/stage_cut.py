@@ -121,11 +121,16 @@ def fitting_balance(
 ) -> Balance:
     """Return the best cut whose predicted memory leaves the allocator something to lose.
 
-    The programme knows no buffers of exchanges, so it is given less memory until these fit, too. If
-    they never do, the cut that takes least is returned; with large-model support, the fastest.
+    The programme bounds what a schedule keeps and knows no buffers of exchanges. So the fastest cut
+    is looked at first, and then it is given less memory until these fit, too. If they never do, the
+    cut that takes least is returned; with large-model support, the fastest.
     """
+    fastest = best_balance(chain, config, None)
     if memory_bytes is None:
-        return best_balance(chain, config, None)
+        return fastest
+    most = memory_bytes * (1 - ALLOCATOR_LOSS)
+    if max(predicted(fastest)) <= most:
+        return fastest
     tried: list[tuple[int, Balance]] = []
     limit = memory_bytes
     while True:
@@ -133,12 +138,12 @@ def fitting_balance(
             found = best_balance(chain, config, limit)
         except NoBalanceError:
             if config.swap is not None:
-                return best_balance(chain, config, None)  # Tensors leave a stage that is too large.
+                return fastest  # Tensors leave a stage that is too large.
             if tried:
                 return min(tried, key=lambda one: one[0])[1]
             raise
         num_bytes = max(predicted(found))
-        if num_bytes <= memory_bytes * (1 - ALLOCATOR_LOSS):
+        if num_bytes <= most:
             return found
         tried.append((num_bytes, found))
         limit = int(limit * LESS)
