@@ -290,7 +290,7 @@ OPENERS = {
     "tfunet/machine/": "of the system, or installed",
     "tfunet/data/memory_map.py": "of the system",
     "tfunet/bench/launch/processes_to_start.py": "of the system",
-    "tfunet/bench/launch/exec_on_cores.py": "of the system",
+    "tfunet/process/exec_on_cores.py": "of the system",
     "tfunet/bench/launch/hold_network.py": "of the system",
     "tfunet/export/network_file.py": "made just before, in a folder of its own",
     "tfunet/export/run_exported.py": "as above",

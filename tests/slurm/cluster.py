@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-CHILD = ROOT / "tfunet/bench/launch/exec_on_cores.py"
+CHILD = ROOT / "tfunet/process/exec_on_cores.py"
 PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge"}
 INSTALL_SECONDS = 300
 START_SECONDS = 120

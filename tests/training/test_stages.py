@@ -1,5 +1,6 @@
 """What a process keeps of a model in stages, and which models are refused."""
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,6 +29,7 @@ from tfunet.training.stage_cut import (
     best_balance,
     check_graph,
     check_own_methods,
+    check_swap,
     fitting_balance,
     named_cuts,
 )
@@ -384,6 +386,19 @@ def test_the_fastest_cut_is_taken_where_it_fits_though_its_bound_does_not():
     assert fitting_balance(chain, config, lambda _: [80], 100).cuts == (0, 1, 2, 3, 4)
     with pytest.raises(ValueError, match="No cut into 2 stages"):
         fitting_balance(chain, config, lambda _: [110], 100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"backend": "mirrored"}, "'mirrored' has all stages in one process"),
+        ({"backend": "horovod", "split": (2, 1)}, "no plans of stages whose samples are split"),
+        ({"backend": "horovod"}, None),
+    ],
+)
+def test_stages_of_which_large_model_support_makes_no_plans(settings, said):
+    with pytest.raises(ValueError, match=said) if said else contextlib.nullcontext():
+        check_swap(RunConfig(stages=2, **settings))
 
 
 def test_two_chunks_a_device_are_cut_for_the_fastest_step():

@@ -11,7 +11,7 @@ from tfunet.machine.cores import share_cores
 from tfunet.plan.facts import RunFacts
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import Machine
-from tfunet.training.stage_cut import check_graph
+from tfunet.training.stage_cut import check_graph, check_swap
 from tfunet.training.tiling import cut_of
 
 
@@ -73,6 +73,8 @@ class Refusals:
             self._check_tiles(config)
         if layout.stages > 1:
             check_graph(facts.graph, config)
+            if layout.swap is not None:
+                check_swap(config)
         self._check_same_result(layout)
 
     def _check_tiles(self, config: RunConfig) -> None:

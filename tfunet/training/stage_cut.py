@@ -1,6 +1,7 @@
 """Where the network of a run is cut into stages, and which networks cannot be."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import final
 import keras
 import numpy as np
 
+from tfunet.backend import num_processes
 from tfunet.config.amount import MIB
 from tfunet.config.keys import show
 from tfunet.config.run import RunConfig
@@ -200,6 +202,21 @@ def check_own_methods(model: keras.Model) -> None:
                 f"The model has a {name} of its own, which needs the whole network, and each "
                 "process has a stage of it. Leave out stages, or use Keras's."
             )
+
+
+def check_swap(config: RunConfig) -> None:
+    """Raise ValueError for stages that large-model support makes no plans of."""
+    if num_processes(config) == 1:
+        raise ValueError(
+            f"The backend {config.backend!r} has all stages in one process, whose large-model "
+            "support would plan them as one. Leave out swap or stages, or choose multiworker or "
+            "horovod."
+        )
+    if math.prod(config.split) > 1:
+        raise ValueError(
+            "Large-model support makes no plans of stages whose samples are split. Leave out "
+            "LargeModelSupport, split or stages."
+        )
 
 
 def check_graph(graph: NodeGraph, config: RunConfig) -> None:

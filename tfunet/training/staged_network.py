@@ -16,7 +16,7 @@ from tfunet.pipeline.own_stage import OwnStage
 from tfunet.swap import LargeModelSupport
 from tfunet.training.attempt import Attempt
 from tfunet.training.own_variables import Owned
-from tfunet.training.stage_cut import StageCut
+from tfunet.training.stage_cut import StageCut, check_swap
 from tfunet.training.stage_log import StageLog
 from tfunet.training.traced_device import alone, traced_device
 
@@ -57,17 +57,8 @@ class StagedNetwork:
 
         Raises ValueError where it cannot.
         """
-        if supports and not self._is_alone:
-            raise ValueError(
-                f"The backend {self._attempt.config.backend!r} has all stages in one process, "
-                "whose large-model support would plan them as one. Leave out swap or stages, or "
-                "choose multiworker or horovod."
-            )
-        if supports and self._split is not None:
-            raise ValueError(
-                "Large-model support makes no plans of stages whose samples are split. Leave out "
-                "LargeModelSupport, split or stages."
-            )
+        if supports:
+            check_swap(self._attempt.config)
         for support in supports:
             support.plan_stage(self._owned.variables)
         self.log.supports = supports

@@ -5,20 +5,18 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, final
 
 import psutil
 
 from tfunet import exit_codes
+from tfunet.process.exec_on_cores import on_cores
 from tfunet.process.watchdog import STACKS_SIGNAL, VARIABLE
 
-CHILD = Path(__file__).with_name("exec_on_cores.py")
 # Each line lists the groups that are alive; the last line of a killed supervisor counts.
 GUARD = 'while read -r line; do alive=$line; done; [ -z "$alive" ] || kill -s KILL -- $alive'
 
@@ -90,9 +88,8 @@ def start(
     """
     pulse, told = os.pipe()
     where = ",".join(map(str, cores)) + ("" if network is None else f"@{network}")
-    arguments = [str(CHILD), str(os.getpid()), where, *command]
     popen = subprocess.Popen(
-        [sys.executable, "-I", "-S", *arguments],
+        on_cores(where, command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tfunet import exit_codes
-from tfunet.bench.launch.child_process import CHILD
 from tfunet.bench.launch.population_trials import goes_on
 from tfunet.bench.launch.process_output import LOG_BYTES
 from tfunet.bench.launch.sweep_folder import set_aside
@@ -21,6 +20,7 @@ from tfunet.bench.study.toml_writer import config_toml
 from tfunet.files.atomic import write_atomic, writing
 from tfunet.files.regular import open_regular, read_end
 from tfunet.machine.cores import usable_cores
+from tfunet.process.exec_on_cores import on_cores
 from tfunet.process.stop_request import TRIAL_VARIABLE
 from tfunet.record import RunFolder
 
@@ -85,13 +85,12 @@ def execute(
     of the signal is expected to end the command.
     """
     where = ",".join(map(str, cores or usable_cores()))
-    start = [sys.executable, "-I", "-S", str(CHILD), str(os.getpid()), where]
     with writing(log):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         output = os.fdopen(open_regular(log, flags), "wb")
     with output:
         process = subprocess.Popen(
-            [*start, *command],
+            on_cores(where, command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -10,8 +10,18 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 PR_SET_PDEATHSIG = 1
+
+
+def on_cores(where: str, command: Sequence[str]) -> list[str]:
+    """Return the command that runs `command` on cores, and dies with the thread that starts it.
+
+    Args:
+        where: CORES or CORES@PROCESS.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), where, *command]
 
 
 def enter_network(holder: str) -> None:
