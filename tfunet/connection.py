@@ -136,8 +136,11 @@ def make_backend(keys: PlacementKeys, memory: MemoryKeys, launch: Launch) -> Bac
     import tensorflow as tf
 
     # The variables of tfunet.machine.cores reach only a part of TensorFlow's pools.
-    tf.config.threading.set_intra_op_parallelism_threads(num_threads(os.environ))
-    tf.config.threading.set_inter_op_parallelism_threads(num_threads(os.environ))
+    threads = num_threads(os.environ)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    # A plan of large-model support has one op at a time: side by side they need more memory.
+    in_turn = memory.swap is not None and not tf.config.list_physical_devices("GPU")
+    tf.config.threading.set_inter_op_parallelism_threads(1 if in_turn else threads)
     cap_gpus(memory.gpu_memory)
     if LAUNCH_VARIABLE in os.environ:  # All processes of this host see the same GPUs.
         num_gpus = len(tf.config.list_physical_devices("GPU"))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfunet.graph.capture import needed_later, taken_over
 from tfunet.learning.averaging import Averaging, check_overwriting
 
 GRADIENTS = [[[1.0, 2.0]], [[3.0, -6.0]]]
@@ -69,6 +70,31 @@ def test_pass_waits_for_the_one_before_so_that_only_one_holds_its_activations():
     )
     assert len(tanh) == len(backward) == 3
     assert [sum(other in _before(op) for other in backward) for op in tanh] == [0, 1, 2]
+
+
+def test_large_model_support_sees_the_gradients_of_each_pass():
+    averaging = Averaging(average=list, accumulation=2, keep=needed_later)
+    variable = keras.Variable([1.0, 2.0])
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build([variable])
+    seen = []
+
+    def step(value):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.tanh(variable.value * value))
+        optimizer.apply(tape.gradient(loss, [variable.value]), [variable])
+        return loss
+
+    edited = taken_over(step, lambda ops, results: seen.append([op.type for op in ops]))
+
+    @tf.function(autograph=False)
+    def steps(value):
+        with averaging.traced():
+            for _ in range(2):
+                edited(averaging.following(value))
+
+    steps.get_concrete_function(tf.TensorSpec([2]))
+    assert [types.count("TanhGrad") for types in seen] == [1, 1]
 
 
 def _before(op):

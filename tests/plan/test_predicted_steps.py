@@ -136,6 +136,18 @@ def test_swapping_copies_what_is_too_much():
     assert not predict(Layout(swap="40MiB"), on=machine(memory_bytes=40 * MIB)).fits
 
 
+def test_large_model_support_is_less_sure_between_passes_and_parts_of_one_process_on_cpus():
+    tight = {
+        "passes": Layout(swap="120MiB", accumulation=2),
+        "parts": Layout(backend="mirrored", split=(2, 1), swap="120MiB"),
+        "own processes": Layout(backend="multiworker", split=(2, 1), swap="120MiB"),
+    }
+    cpu = machine(is_cpu=True, cores=2, devices=2, memory_bytes=240 * MIB)
+    fits = {name: predict(layout, on=cpu).fits for name, layout in tight.items()}
+    assert fits == {"passes": False, "parts": False, "own processes": True}
+    assert predict(tight["passes"], on=machine(memory_bytes=120 * MIB)).fits
+
+
 def test_what_is_less_may_be_computed_again():
     on = machine(memory_bytes=200 * MIB)
     kept, found = predict(Layout(), on=on), predict(Layout(swap="200MiB"), on=on)

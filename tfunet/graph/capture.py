@@ -28,20 +28,32 @@ def taken_over(step: Callable[..., Any], edit: Edit) -> Callable[..., Any]:
             return step(*args, **kwargs)
         graph = tf.compat.v1.get_default_graph()
         begin = len(graph.get_operations())
-        _tracing.is_under_way = True
+        _tracing.is_under_way, _tracing.later = True, []
         try:
             returned = step(*args, **kwargs)
         finally:
             _tracing.is_under_way = False
-        return _edited(edit, graph.get_operations()[begin:], returned)
+        return _edited(edit, graph.get_operations()[begin:], returned, _tracing.later)
 
     return traced
 
 
+def needed_later(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return readers of tensors of a step that is being traced, for what is made after it.
+
+    Without them, ops that nothing needs yet would be left out of what `edit` gets.
+    """
+    if getattr(_tracing, "is_under_way", False):
+        _tracing.later += tensors
+    return [tf.identity(tensor) for tensor in tensors]
+
+
 # A step may want AutoGraph; AutoGraph would make `edit` ten times as slow.
 @tf.autograph.experimental.do_not_convert
-def _edited(edit: Edit, ops: Sequence[tf.Operation], returned: Any) -> Any:
-    results = [value for value in tf.nest.flatten(returned) if tf.is_tensor(value)]
+def _edited(
+    edit: Edit, ops: Sequence[tf.Operation], returned: Any, later: Sequence[tf.Tensor]
+) -> Any:
+    results = [value for value in (*tf.nest.flatten(returned), *later) if tf.is_tensor(value)]
     if any(isinstance(value, tf.RaggedTensor | tf.SparseTensor) for value in results):
         return returned
     # Replicas of one process are traced into one graph, in turn, each under its own device.

@@ -67,6 +67,7 @@ class Averaging:
     Args:
         average: The backend's `average`.
         accumulation: Calls of `apply` that make one step.
+        keep: Returns sums of gradients for the next pass, which nothing else needs yet.
         optimizers: Optimizers that the step may apply; None for any.
         is_alone: Whether there is one replica only. Otherwise optimizers that are not Keras 3's,
             which sum over replicas, are refused.
@@ -74,6 +75,7 @@ class Averaging:
 
     average: Average
     accumulation: int = 1
+    keep: Average = list
     optimizers: Sequence[keras.Optimizer] | None = None
     is_alone: bool = False
     _held: threading.local = field(default_factory=threading.local, init=False, repr=False)
@@ -120,7 +122,7 @@ class Averaging:
             number = getattr(sums, "number", 0) + 1
             summed = _sum(sums.gradients, gradients) if number > 1 else gradients
             if number < self.accumulation:
-                sums.number, sums.gradients = number, summed
+                sums.number, sums.gradients = number, _for_each(self.keep, summed)
                 return
             sums.number, sums.gradients = 0, []
 
@@ -292,9 +294,13 @@ def _others_refused() -> Iterator[None]:
 
 def average_present(gradients: Sequence[Any], average: Average) -> list[Any]:
     """Average the gradients that exist; None (a variable the loss does not reach) stays."""
+    return _for_each(average, gradients)
+
+
+def _for_each(made: Average, gradients: Sequence[Any]) -> list[Any]:
     present = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
-    averaged = iter(average(present))
-    return [None if gradient is None else next(averaged) for gradient in gradients]
+    after = iter(made(present))
+    return [None if gradient is None else next(after) for gradient in gradients]
 
 
 def _sum(before: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:

@@ -40,6 +40,8 @@ MANY = 2
 HIDING = 0.8
 # Large-model support fills so much of a device, and moves at most so much of what a pass holds.
 SWAP_SHARE, MOST_AWAY = 0.85, 0.9
+# How sure it is that such a run fits where 4 of 4 did not: docs/layouts.md.
+TIGHT = 0.2
 # Up to this share of it, forward passes may be run again instead, which are a part of the step.
 MOST_AGAIN, FORWARD_SHARE = 0.6, 1 / 3
 
@@ -106,14 +108,27 @@ class Predictor:
         parts = replace(parts, input=self._input(layout, parts))
         seconds = parts.seconds
         epoch = self.facts.steps_per_epoch * seconds * layout.num_devices / 3600
+        sure = how_sure(num_bytes, limit, ON_CPU if self.machine.is_cpu else ON_GPU)
         return Prediction(
             layout=layout,
             parts=parts,
             num_bytes=num_bytes,
             limit_bytes=limit,
-            sure=how_sure(num_bytes, limit, ON_CPU if self.machine.is_cpu else ON_GPU),
+            sure=min(sure, TIGHT) if self._is_tight(layout) else sure,
             samples_per_second=self.facts.global_samples / seconds if seconds else math.inf,
             device_hours=epoch,
+        )
+
+    def _is_tight(self, layout: Layout) -> bool:
+        """Whether large-model support may find less room than its plan has: on CPUs, between passes
+        of a step, and where parts of a sample share one allocator."""
+        is_shared = layout.parts > 1 and self.machine.shares_pool(
+            layout.backend, layout.num_devices
+        )
+        return (
+            self.machine.is_cpu
+            and layout.swap is not None
+            and (layout.accumulation > 1 or is_shared)
         )
 
     def _chain(self, layout: Layout, samples: float) -> tuple[Chain, float]:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfunet.data.pipeline import truth_of
+from tfunet.graph.capture import needed_later
 from tfunet.learning.averaging import Averaging, Switch, check_overwriting
 from tfunet.learning.own_metric import of_batches
 from tfunet.models.own_terms import keep_terms_apart
@@ -98,6 +99,7 @@ class WholeModel:
             average=average,
             averaging=Averaging(
                 average=average,
+                keep=needed_later,
                 accumulation=config.accumulation,
                 optimizers=used.optimizers,
                 is_alone=topology.num_replicas == 1,
