@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
 
 import numpy as np
@@ -17,6 +17,8 @@ DEVIATION = 1 / 8
 
 # Takes the starts of windows and yields the logits (*window, classes) of each.
 Predict = Callable[[Sequence[tuple[int, ...]]], Iterable[np.ndarray]]
+# Takes the number of a line and returns its sum, as `line_sum` does.
+SumOf = Callable[[int], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +46,47 @@ class Tiling:
         totals = [np.zeros(max(part.stop for part in axis), np.float32) for axis in self.axes]
         for total, axis, weights in zip(totals, self.axes, self.weights, strict=True):
             for part in axis:
-                total[part.start : part.stop] += weights[_inside(part, part.start)]
+                total[part.start : part.stop] += weights[
+                    part.start - part.begin : part.stop - part.begin
+                ]
         return tuple(totals)
+
+    @cached_property
+    def lines(self) -> tuple[tuple[AxisPart, ...], ...]:
+        """The lines of windows, each along the last axis, in the order of their places.
+
+        The windows of a line are added up first, and then the lines. So the sum of an image does
+        not depend on who added up which line.
+        """
+        return tuple(product(*self.axes[: max(1, len(self.axes) - 1)]))
+
+    @cached_property
+    def _weight(self) -> np.ndarray | None:
+        """How much each voxel of a window counts, (*window, 1); None where all count for 1."""
+        if all((along == 1).all() for along in self.weights):
+            return None
+        return reduce(np.multiply.outer, self.weights)[..., np.newaxis]
+
+    def line_sum(self, line: int, predict: Predict, num_logits: int) -> np.ndarray:
+        """Return the weighted sum of the logits of a line's windows.
+
+        Its shape is the line's own part of each axis but the last, which it has as a whole, and
+        num_logits; float32.
+        """
+        parts = self.lines[line]
+        rest = self.axes[len(parts) :]
+        corners = [(*parts, *others) for others in product(*rest)]
+        sizes = [part.stop - part.start for part in parts]
+        sizes += [len(total) for total in self.totals[len(parts) :]]
+        total = np.zeros((*sizes, num_logits), np.float32)
+        starts = [tuple(part.begin for part in corner) for corner in corners]
+        for corner, logits in zip(corners, predict(starts), strict=True):
+            own = tuple(slice(part.start - part.begin, part.stop - part.begin) for part in corner)
+            along = tuple(slice(part.start, part.stop) for part in corner[len(parts) :])
+            place = (*[slice(None)] * len(parts), *along)
+            weighted = logits[own] if self._weight is None else logits[own] * self._weight[own]
+            total[place] += weighted
+        return total
 
     @property
     def num_windows(self) -> int:
@@ -57,10 +98,15 @@ class Tiling:
         starts = [max(part.start - self.before[0], 0) for part in self.axes[0]]
         return max((start for start in [*starts, self.extent[0]] if start <= rows), default=0)
 
+    def lines_before(self, row: int) -> int:
+        """Return how many lines, from the first one on, count for no row from `row` on."""
+        per_row = len(self.lines) // len(self.axes[0])
+        return per_row * sum(part.stop <= row + self.before[0] for part in self.axes[0])
+
     def windows_from(self, row: int) -> int:
         """Return how many windows count for the rows of the image from `row` on."""
-        per_row = self.num_windows // len(self.axes[0])
-        return per_row * sum(part.stop > row + self.before[0] for part in self.axes[0])
+        left = len(self.lines) - self.lines_before(row)
+        return left * self.num_windows // len(self.lines)
 
 
 def with_halo(
@@ -120,63 +166,56 @@ def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
     )
 
 
-def bands(
-    tiling: Tiling, predict: Predict, num_logits: int, first_row: int = 0
-) -> Iterator[np.ndarray]:
-    """Yield the logits in bands (rows, *rest, num_logits) float32, from a row of `rows_done` on."""
-    rest = [len(total) for total in tiling.totals[1:]]
+def bands(tiling: Tiling, sum_of: SumOf, first_row: int = 0) -> Iterator[np.ndarray]:
+    """Yield the logits in bands (rows, *rest, num_logits) float32, from a row of `rows_done` on.
+
+    Args:
+        sum_of: Returns the sums of lines; it is asked for them in order.
+    """
     top, bottom = tiling.before[0], tiling.before[0] + tiling.extent[0]
     done = top + first_row
-    held = np.zeros((0, *rest, num_logits), np.float32)
     inside = tuple(
         slice(first, first + size)
         for first, size in zip(tiling.before[1:], tiling.extent[1:], strict=True)
     )
     ends = [part.start for part in tiling.axes[0][1:]] + [len(tiling.totals[0])]
-    for part, end in zip(tiling.axes[0], ends, strict=True):
+    per_row = len(tiling.lines) // len(tiling.axes[0])
+    held: np.ndarray | None = None
+    for row, (part, end) in enumerate(zip(tiling.axes[0], ends, strict=True)):
         if part.stop <= done:
             continue
-        missing = part.stop - done - len(held)
-        held = np.concatenate([held, np.zeros((max(missing, 0), *rest, num_logits), np.float32)])
-        corners = list(product([part], *tiling.axes[1:]))
-        starts = [tuple(along.begin for along in corner) for corner in corners]
-        for corner, logits in zip(corners, predict(starts), strict=True):
-            _add(held, done, corner, logits, tiling.weights)
+        for line in range(row * per_row, (row + 1) * per_row):
+            total = sum_of(line)
+            held = _grown(held, part.stop - done, tiling, total.shape[-1])
+            # The rows before `done` are written already.
+            first = max(part.start, done)
+            rest = (slice(along.start, along.stop) for along in tiling.lines[line][1:])
+            held[(slice(first - done, part.stop - done), *rest)] += total[first - part.start :]
         stop = min(end, bottom)
-        if stop > done:
+        if stop > done and held is not None:
             yield _averaged(held[: stop - done], tiling, done)[(slice(None), *inside)]
             held = held[stop - done :].copy()
             done = stop
 
 
-def _add(
-    held: np.ndarray,
-    done: int,
-    corner: Sequence[AxisPart],
-    logits: np.ndarray,
-    weights: Sequence[np.ndarray],
-) -> None:
-    """Add the logits of a window to the rows that are held; the first of them is row `done`."""
-    # The rows before `done` are written already.
-    firsts = [max(corner[0].start, done), *(part.start for part in corner[1:])]
-    target = [slice(first, part.stop) for first, part in zip(firsts, corner, strict=True)]
-    target[0] = slice(firsts[0] - done, corner[0].stop - done)
-    source = tuple(map(_inside, corner, firsts))
-    part = logits[source]
-    for axis, (along, inside) in enumerate(zip(weights, source, strict=True)):
-        part = part * _along(along[inside], axis, part.ndim)
-    held[tuple(target)] += part
-
-
-def _inside(part: AxisPart, first: int) -> slice:
-    """Return where a window holds its own part, from a voxel `first` of the image on."""
-    return slice(first - part.begin, part.stop - part.begin)
+def _grown(held: np.ndarray | None, rows: int, tiling: Tiling, num_logits: int) -> np.ndarray:
+    """Return the rows that are held, and zeros after them, so that there are so many."""
+    before = 0 if held is None else len(held)
+    if held is not None and before >= rows:
+        return held
+    rest = [len(total) for total in tiling.totals[1:]]
+    grown = np.zeros((rows, *rest, num_logits), np.float32)
+    if held is not None:
+        grown[:before] = held
+    return grown
 
 
 def _averaged(held: np.ndarray, tiling: Tiling, done: int) -> np.ndarray:
+    """Divide rows by the sum of the weights of all windows at each voxel, in place."""
     for axis, total in enumerate(tiling.totals):
         weights = total[done : done + len(held)] if axis == 0 else total
-        held = held / _along(weights, axis, held.ndim)
+        if (weights != 1).any():
+            held /= _along(weights, axis, held.ndim)
     return held
 
 

@@ -59,7 +59,6 @@ class HeldOut:
             read=lambda start, stop: image[tuple(map(slice, start, stop))],
             by_parts=True,
         )
-        logits = bands(
-            tiling, predictor(tiling, array, forward, windows_at_once(window)), num_logits
-        )
+        predict = predictor(tiling, [array], forward, windows_at_once(window))
+        logits = bands(tiling, lambda line: tiling.line_sum(line, predict, num_logits))
         return np.concatenate([member.network.outputs.probabilities(band) for band in logits])

@@ -106,6 +106,8 @@ def identity_of(job: Job, how: dict[str, Any]) -> dict[str, Any]:
 
 def is_finished(job: Job, identity: dict[str, Any]) -> bool:
     """Return whether the prediction exists; ValueError if another file is in its place."""
+    # First, since another process may finish it meanwhile.
+    is_begun = job.unfinished.is_dir()
     there = [path for path in job.outputs if path.exists()]
     if {path.resolve() for path in there} & {file.resolve() for file in job.files}:
         raise ValueError(f"{job.labels} is the image itself. Choose another --out.")
@@ -116,7 +118,7 @@ def is_finished(job: Job, identity: dict[str, Any]) -> bool:
         is_same = False
     if is_same and len(there) == len(job.outputs):
         return True
-    if there and not job.unfinished.is_dir():
+    if there and not is_begun:
         raise ValueError(
             f"{there[0]} is there already, but it is not the prediction of {job.files[0]} with "
             "these weights and options. Remove it, or choose another --out."

@@ -37,6 +37,8 @@ class Options:
         window: Spatial shape of a window. By default the patch of the training; with a halo at
             least eight times the halo in a plane, and four times in a volume.
         halo: Voxels of context to each side. By default as far as the network looks: exact.
+        devices: Devices of this host that predict together, each with a process of its own. By
+            default all GPUs, or all CPU cores as one device.
         batch: Windows that the device takes at once; by default as many as have 65,536 voxels.
         format: tiff, nifti, zarr or png. By default that of the image, PNG for JPEG, or TIFF.
         probabilities: Write the probabilities of each class or region, too.
@@ -54,6 +56,7 @@ class Options:
     tiles: str = "gaussian"
     window: tuple[int, ...] | None = None
     halo: int | None = None
+    devices: int | None = None
     batch: int | None = None
     format: str | None = None
     probabilities: bool = False
@@ -79,8 +82,15 @@ class Options:
             raise ValueError("--halo is for --tiles halo: give that too.")
         if self.halo is not None and self.halo < 0:
             raise ValueError(f"--halo must not be negative, got {self.halo}.")
-        if self.batch is not None and self.batch < 1:
-            raise ValueError(f"--batch must be at least 1, got {self.batch}.")
+        for name in ("batch", "devices"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} must be at least 1, got {value}.")
+
+
+def as_json(options: Options) -> dict[str, Any]:
+    """Return the options as JSON can hold them."""
+    return {**vars(options), "ensemble": list(map(str, options.ensemble))}
 
 
 def checked_options(run: Path, given: Mapping[str, Any]) -> Options:

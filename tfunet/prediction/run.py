@@ -3,8 +3,7 @@
 import hashlib
 import json
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,20 +16,25 @@ from tfunet.files.atomic import writing
 from tfunet.files.printable import check_utf8
 from tfunet.files.regular import open_to_read
 from tfunet.prediction import output
+from tfunet.prediction.all_images import AllImages, Image
 from tfunet.prediction.best_file import BEST, followed_best
 from tfunet.prediction.cleaning import Cleaning
+from tfunet.prediction.devices import helpers
 from tfunet.prediction.ensemble import Member, joint_facts, load_members
-from tfunet.prediction.image_job import How, remove_work, run_job
+from tfunet.prediction.image_job import How
 from tfunet.prediction.inputs import find_named_images
-from tfunet.prediction.jobs import Job, identity_of, is_finished, plan_jobs
+from tfunet.prediction.jobs import Job, identity_of, plan_jobs
 from tfunet.prediction.mask_values import MaskValues, check_holds, mask_values
 from tfunet.prediction.network import TrainedNetwork, WindowFacts
-from tfunet.prediction.options import LABELS, Options
+from tfunet.prediction.options import LABELS, Options, as_json
 from tfunet.prediction.overlay_picture import NO_DRAWING, drawing
 from tfunet.prediction.pixel_sizes import other_sizes
 from tfunet.prediction.prepare import Preparation
+from tfunet.prediction.shared_lines import can_lock
 from tfunet.prediction.windows import tiling_of, window_and_halo, windows_at_once
 from tfunet.process.terminal import counted, lines_of
+
+NO_LOCKS = "is on a disk without locks, so that one device predicts."
 
 
 def predict(
@@ -42,8 +46,11 @@ def predict(
     names: Sequence[str] | None = None,
     is_prepared: bool = False,
     skip_bad: bool = False,
+    is_helper: bool = False,
 ) -> list[Path]:
     """Predict images with a run's network; return the files with their labels.
+
+    Processes that predict the same at once, into one folder, share the work.
 
     Args:
         run: Folder of a finished run, or of a study with a best.json.
@@ -54,17 +61,46 @@ def predict(
         is_prepared: Whether the images are as the code of the run's data set prepares them.
         skip_bad: Whether to leave out images that cannot be predicted, with a warning for each
             cause.
+        is_helper: Whether another process of this host does the same and speaks for all.
 
     Raises ValueError for a mistake in the run, the images or the options, if possible before the
     first prediction; WriteError if a file cannot be written.
     """
+    call: dict[str, Any] = {"images": list(images), "names": names, "run": str(run)}
+    call |= {"is_prepared": is_prepared, "skip_bad": skip_bad, "out": str(out)}
+    call |= {"options": as_json(options)}
+    devices = helpers(1 if is_helper else options.devices)
+    with devices.bound():
+        planned, how, lines = _planned(run, images, out, options, names, is_prepared, skip_bad)
+        if options.overlay and drawing() is None and not is_helper:
+            print(NO_DRAWING)
+        for line in filter(None, [] if is_helper else lines):
+            print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        if devices and not can_lock(out):
+            print(lines_of(f"warning: {out} {NO_LOCKS}"), file=sys.stderr, flush=True)
+        elif devices:
+            devices.tell(call)
+        AllImages(planned, how, devices).predict()
+    return [image.job.labels for image in planned]
+
+
+def _planned(
+    run: Path,
+    images: Sequence[str],
+    out: Path,
+    options: Options,
+    names: Sequence[str] | None,
+    is_prepared: bool,
+    skip_bad: bool,
+) -> tuple[list[Image], How, list[str]]:
+    """Return what to predict and how, and what the user must know of it."""
     members, cleaning = followed(run, options)
     if is_prepared:
         members = tuple(replace(member, prepare=Preparation()) for member in members)
     network, prepare = members[0].network, members[0].prepare
     has_overlay = options.overlay and drawing() is not None
-    if options.overlay and not has_overlay:
-        print(NO_DRAWING)
     written = written_values(network, options)
     advice = "" if names is not None else "\nTo leave them out, give --on_bad_sample skip."
     if names is None:
@@ -80,13 +116,13 @@ def predict(
     )
     facts = joint_facts(members) if options.tiles == "halo" else None
     window, halo = window_and_halo(members, options, facts)
-    jobs, headers = _fit(jobs, members, written, advice, skip_bad=skip_bad)
+    jobs, headers, lines = _fit(jobs, members, written, advice, skip_bad=skip_bad)
     forward_of = lru_cache(maxsize=4)(lambda window: [member.forward(window) for member in members])
     # Fails before anything is written if a network does not take the window.
     forward_of(tiling_of(headers[0].shape, window, halo, facts).window)
     sized = [(job.name, each.spacing, each.unit) for job, each in zip(jobs, headers, strict=True)]
-    warnings = _warnings(members, options, facts, halo, is_prepared=is_prepared)
-    _warn([*warnings, other_sizes(network.pixel_sizes, network.pixel_unit, sized)])
+    lines += _warnings(members, options, facts, halo, is_prepared=is_prepared)
+    lines.append(other_sizes(network.pixel_sizes, network.pixel_unit, sized) or "")
     how = How(
         members=members, cleaning=cleaning, facts=facts, forward_of=forward_of, written=written
     )
@@ -96,28 +132,12 @@ def predict(
         "halo": halo,
         "batch": options.batch or windows_at_once(window),
     }
-    return _predicted(jobs, how, json.loads(json.dumps(shared)), out)
-
-
-def _predicted(jobs: Sequence[Job], how: How, shared: dict[str, Any], out: Path) -> list[Path]:
-    """Predict what is not there yet, with a line for each image; return the files of labels."""
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-    identities = [identity_of(job, shared) for job in jobs]
-    done = [is_finished(job, identity) for job, identity in zip(jobs, identities, strict=True)]
-    for job, identity, is_done in zip(jobs, identities, done, strict=True):
-        if is_done:
-            remove_work(job)  # It was killed at the very end.
-            print(lines_of(f"{job.name}: done already, {job.labels}"), flush=True)
-            continue
-        started = time.perf_counter()
-        tiling = run_job(job, identity, how)
-        size, windows = (" x ".join(map(str, shape)) for shape in (tiling.extent, tiling.window))
-        seconds = f"{time.perf_counter() - started:.1f} s"
-        count = counted(tiling.num_windows, "window")
-        line = f"{job.name}: {size} in {count} of {windows}, {seconds}"
-        print(lines_of(f"{line}, {job.labels}"), flush=True)
-    return [job.labels for job in jobs]
+    shared = json.loads(json.dumps(shared))
+    planned = [
+        Image(job, identity_of(job, shared), header.by_parts)
+        for job, header in zip(jobs, headers, strict=True)
+    ]
+    return planned, how, lines
 
 
 def _identity(run: Path, how: How, options: Options) -> dict[str, Any]:
@@ -159,10 +179,10 @@ def _fit(
     advice: str,
     *,
     skip_bad: bool,
-) -> tuple[list[Job], list[LazyImage]]:
-    """Return the jobs whose images can be predicted, with these images.
+) -> tuple[list[Job], list[LazyImage], list[str]]:
+    """Return the jobs whose images can be predicted, these images, and warnings of the others.
 
-    Raises ValueError for all others, unless `skip_bad`; then a warning names them.
+    Raises ValueError for the others, unless `skip_bad`.
     """
     fit, images, defects = [], [], []
     for job in jobs:
@@ -187,13 +207,7 @@ def _fit(
     if defects and not (skip_bad and fit):
         what = f"{len(defects)} of {len(jobs)} images cannot be predicted:"
         raise ValueError("\n".join([what, *(f"  {line}" for line in lines)]) + advice * bool(fit))
-    _warn(f"left out: {line}" for line in lines)
-    return fit, images
-
-
-def _warn(lines: Iterable[str | None]) -> None:
-    for line in filter(None, lines):
-        print(lines_of(f"warning: {line}"), file=sys.stderr, flush=True)
+    return fit, images, [f"left out: {line}" for line in lines]
 
 
 def written_values(network: TrainedNetwork, options: Options) -> MaskValues | None:

@@ -1,7 +1,9 @@
 """The windows of an image: their shape and halo, and how the network predicts them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -9,8 +11,11 @@ from tqdm import tqdm
 from tfunet.data.lazy_image import LazyImage
 from tfunet.geometry.tiles import Predict, Tiling, blended, with_halo
 from tfunet.prediction.ensemble import Member, joint_patch
-from tfunet.prediction.network import Forward, WindowFacts
+from tfunet.prediction.network import WindowFacts
 from tfunet.prediction.options import Options
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 # Voxels that a device takes at once: with fewer, what an op begins with takes most of its time.
 VOXELS_AT_ONCE = 2**16
@@ -61,20 +66,44 @@ def tiling_of(
 
 
 def predictor(
-    tiling: Tiling, image: LazyImage, forward: Forward, batch: int, bar: tqdm | None = None
+    tiling: Tiling,
+    images: Sequence[LazyImage],
+    forward: Callable[..., np.ndarray],
+    batch: int,
+    bar: tqdm | None = None,
 ) -> Predict:
-    """Return the function for `bands` that predicts windows."""
+    """Return the function for `Tiling.line_sum` that predicts windows.
+
+    Args:
+        images: An image as it is prepared in different ways; `forward` takes windows of each.
+        batch: How many windows it takes at once.
+    """
+
+    def read(starts: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+        return [
+            np.stack([_padded_window(image, tiling, start) for start in starts]) for image in images
+        ]
 
     def predict_windows(starts: Sequence[tuple[int, ...]]) -> Iterator[np.ndarray]:
-        for first in range(0, len(starts), batch):
-            windows = [
-                _padded_window(image, tiling, start) for start in starts[first : first + batch]
-            ]
-            yield from forward(np.stack(windows))
+        groups = [starts[first : first + batch] for first in range(0, len(starts), batch)]
+        for windows in ahead(read, groups):
+            yield from forward(*windows)
             if bar is not None:
-                bar.update(len(windows))
+                bar.update(len(windows[0]))
 
     return predict_windows
+
+
+def ahead(make: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[Made]:
+    """Yield `make(each)` in order; the next one is made while the one before is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = None
+        for each in given:
+            made, coming = coming, thread.submit(make, each)
+            if made is not None:
+                yield made.result()
+        if coming is not None:
+            yield coming.result()
 
 
 def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> np.ndarray:

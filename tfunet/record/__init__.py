@@ -12,7 +12,7 @@ from tfunet.record.columns import (
     epoch_columns,
     scored,
 )
-from tfunet.record.lock import LOCK
+from tfunet.record.lock import LOCK, InUseError
 from tfunet.record.run_folder import SIGNATURE, RunFolder, as_recorded, sign
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "SHOWN_CASES",
     "SIGNATURE",
     "WEIGHTS",
+    "InUseError",
     "RunFolder",
     "as_recorded",
     "epoch_columns",

@@ -16,6 +16,10 @@ LOCK = ".lock"
 LOCK_SECONDS = 0.2
 
 
+class InUseError(ValueError):
+    """Another process has the folder."""
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other runs out of a folder; see `RunFolder.locked`."""
@@ -41,6 +45,8 @@ def is_locked(folder: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:  # This disk has no locks.
+        return False
     finally:
         os.close(descriptor)
     return False
@@ -67,7 +73,7 @@ def _lock(path: Path) -> int:
             # Try for a while: `is_locked` of another process holds the lock for an instant.
             if time.monotonic() > deadline:
                 holder = os.pread(descriptor, 200, 0).decode(errors="replace")
-                raise ValueError(
+                raise InUseError(
                     f"{path.parent} is in use by {holder or 'another run'}. Wait until it ends, "
                     "end it, or choose another folder."
                 ) from None

@@ -80,7 +80,7 @@ class RunFolder:
 
         Removes, before and after, the temporary files of processes that were killed while writing.
 
-        Raises ValueError, which names the process, if another run has the folder.
+        Raises InUseError, which names the process, if another run has the folder.
         """
         return lock.locked(self.path)
 
