@@ -170,7 +170,7 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 def test_lists_of_keys_follow_from_the_sections():
     assert (
         *("stages", "micro_batches", "schedule", "balance", "recompute"),
-        *("backend", "backend_options", "split", "processes", "tiling"),
+        *("backend", "backend_options", "split", "processes", "shared_memory", "tiling"),
     ) == keys.WAY
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
@@ -179,7 +179,7 @@ def test_lists_of_keys_follow_from_the_sections():
     assert set(keys.MAY_CHANGE) == {
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
         *("stages", "schedule", "balance", "recompute", "elastic", "prove", "hang_seconds"),
-        *("trace", "track", "share_cores", "epoch_score", "layout"),
+        *("trace", "track", "share_cores", "shared_memory", "epoch_score", "layout"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory", "gpu_memory"),
     }
     assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory", "gpu_memory"}

@@ -14,6 +14,7 @@ from tfunet.inside.of_keras import compiled_metrics
 from tfunet.parallel.exchange import ExchangeSwitch
 from tfunet.parallel.feed import fed_groups
 from tfunet.parallel.group import cut_rows
+from tfunet.parallel.host_exchange import exchange_of
 from tfunet.parallel.losses import split_loss, split_metrics, split_own_methods
 from tfunet.parallel.mesh import Mesh, part_bounds
 from tfunet.parallel.network import Groups, SplitNetwork
@@ -34,12 +35,12 @@ class SplitSamples:
                 f"the {topology.num_replicas} of this script. Start a multiple of {parts}, as with "
                 f"--num_replicas {parts}, or choose another split."
             )
-        exchange = getattr(backend, "exchange", None)
-        if exchange is None:
-            raise ValueError(
-                f"The backend {backend.name!r} has no method `exchange`, which split needs. Leave "
-                "out split, or choose mirrored, multiworker or horovod."
-            )
+        exchange = exchange_of(
+            backend,
+            topology,
+            what="split",
+            is_shared=False,
+        )
         self.mesh = Mesh(groups=topology.num_replicas // parts, split=tuple(split))
         self.local_groups = fed_groups(self.mesh, topology.local_replicas)
         self._groups = Groups(self.mesh, topology.local_replicas, ExchangeSwitch(exchange))

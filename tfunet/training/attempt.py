@@ -12,10 +12,11 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from tfunet.backend import Backend, Topology
+from tfunet.backend import Backend, Exchange, Topology, facts_of
 from tfunet.config.run import RunConfig
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
+from tfunet.parallel.host_exchange import exchange_of
 from tfunet.parallel.mesh import Mesh
 from tfunet.process.terminal import lines_of
 from tfunet.record import RunFolder
@@ -65,6 +66,23 @@ class Attempt:
     def initial_weights(self) -> str | None:
         """The file of the weights to begin with; None where a checkpoint has later ones."""
         return None if checkpoint.exists(self.folder) else self.config.initial_weights
+
+    def exchange(self, what: str) -> Exchange:
+        """Return what exchanges tensors between devices, for `what`; all processes at once.
+
+        Raises ValueError for a backend that cannot.
+        """
+        mesh, config = self.mesh, self.config
+        # Where samples are split in stages, some pairs exchange while others do not, and one that
+        # waits in memory would hold up all.
+        in_pairs = mesh.is_split and mesh.stages > 1
+        # A plan of large-model support knows what messages of a backend take.
+        swaps = any("LargeModelSupport" in str(table.get("name")) for table in config.callbacks)
+        is_other = in_pairs or config.xla or swaps or config.swap is not None
+        is_shared = config.shared_memory and facts_of(config.backend).shares_memory
+        return exchange_of(
+            self.backend, self.topology, what=what, is_shared=is_shared and not is_other
+        )
 
     def say(self, line: str) -> None:
         """Print a line, once for all processes."""

@@ -12,7 +12,7 @@ from typing import Any, final
 import keras
 import tensorflow as tf
 
-from tfunet.backend import Backend, Exchange
+from tfunet.backend import Backend
 from tfunet.learning import optimizers
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.own_metric import of_batches
@@ -51,7 +51,7 @@ class InStages:
         self, attempt: Attempt, data: RunData, costs: Costs, cut: StageCut | None = None
     ) -> None:
         self._attempt, self._data, self._costs, self._cut = attempt, data, costs, cut
-        self._exchange = ExchangeSwitch(_exchange_of(attempt))
+        self._exchange = ExchangeSwitch(attempt.exchange("stages"))
 
     def scope(self) -> AbstractContextManager[Any]:
         # Not the backend's: its variables would be the same in all processes.
@@ -211,16 +211,6 @@ class StagedModel:
             variables=owned.variables,
             stages=self._network,
         )
-
-
-def _exchange_of(attempt: Attempt) -> Exchange:
-    exchange = getattr(attempt.backend, "exchange", None)
-    if exchange is None:
-        raise ValueError(
-            f"The backend {attempt.config.backend!r} has no method `exchange`, which stages needs. "
-            "Leave out stages, or choose multiworker or horovod."
-        )
-    return exchange
 
 
 def _devices(backend: Backend) -> dict[int, str]:

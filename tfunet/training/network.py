@@ -229,16 +229,10 @@ def split_network(
     Raises ValueError for a split that does not fit the samples, and for a backend that cannot
     exchange.
     """
-    mesh, backend = attempt.mesh, attempt.backend
+    mesh = attempt.mesh
     if not mesh.is_split:
         return None, None
-    exchange = getattr(backend, "exchange", None)
-    if exchange is None:
-        raise ValueError(
-            f"The backend {attempt.config.backend!r} has no method `exchange`, which split needs. "
-            "Leave out split, or choose mirrored, multiworker or horovod."
-        )
-    switch = ExchangeSwitch(exchange, attempt.note)
+    switch = ExchangeSwitch(attempt.exchange("split"), attempt.note)
     groups = Groups(mesh, attempt.topology.local_replicas, switch)
     bounds = part_bounds(data.input_shape[:-1], mesh.split)
     unit = "sample" if data.tiles is None else "tile"
