@@ -252,8 +252,8 @@ def page(tasks: dict[str, dict[str, Any]]) -> str:
         "",
     ]
     for name, task in tasks.items():
-        lines += [f"## {name}", "", "| layout | predicted (ms) | measured (ms) | MiB | MiB |", ""]
-        lines[-1] = "|---|---|---|---|---|"
+        columns = ("layout", "predicted (ms)", "measured (ms)", "predicted (MiB)", "measured (MiB)")
+        lines += [f"## {name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for one in task["rows"]:
             took = ", ".join(f"{1e3 * each:.0f}" for each in one["measured"]) or one["failure"]
             lines.append(

@@ -61,6 +61,7 @@ CONTENTS = {
         "design",
         "large-models-internals",
         "large-models-results",
+        "layouts",
         "published",
         "check-ways",
         "check-fit",
