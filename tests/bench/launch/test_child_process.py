@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 import tfunet
-from tfunet.bench.launch.child_process import CHILD
+from tfunet.process import exec_on_cores
 
 PARENT = """
 import os, sys, time
@@ -40,7 +40,7 @@ def test_process_dies_with_the_one_that_started_it():
 def test_process_whose_parent_died_at_once_does_not_start():
     # 1 is not this process: the parent that is named has gone before the kernel was told.
     core = str(min(os.sched_getaffinity(0)))
-    arguments = ["-I", "-S", str(CHILD), "1", core, "echo", "started"]
+    arguments = ["-I", "-S", exec_on_cores.__file__, "1", core, "echo", "started"]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == ""
