@@ -38,6 +38,7 @@ LATER: Mapping[str, Any] = {
     "track": (),
     "tiling": (),
     "share_cores": False,
+    "shared_memory": False,
     "layout": None,
     "prove": True,
     "gpu_memory": None,
