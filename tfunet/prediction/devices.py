@@ -96,6 +96,7 @@ class Helpers:
 class _Helper:
     def __init__(self, index: int, cores: Sequence[int]) -> None:
         self._index = index
+        # Open for as long as the process, which writes to it.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         program = [sys.executable, "-m", "tfunet.prediction.helper", str(index)]
         self._popen = subprocess.Popen(
