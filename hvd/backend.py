@@ -46,6 +46,8 @@ class HorovodBackend:
     """
 
     name = "horovod"
+    # See `exchange_of`: on CPUs of one host, what its processes exchange need not go through it.
+    shares_memory = True
 
     def __init__(
         self,

@@ -42,6 +42,8 @@ class MultiWorkerBackend(replicas.StrategyBackend):
     """
 
     name = "multiworker"
+    # See `exchange_of`: on CPUs of one host, what its processes exchange need not go through it.
+    shares_memory = True
 
     def __init__(self, launch: Launch, collective: str = "auto", bytes_per_pack: int = 0) -> None:
         super().__init__(launch, replicas.communication_options(collective, bytes_per_pack))

@@ -40,8 +40,6 @@ class Facts:
         library: The package that it needs besides TensorFlow, if any.
         exchanges_in_pairs: Whether two devices can exchange while others do not, as stages of split
             samples do.
-        shares_memory: Whether its processes, on CPUs of one host, may exchange through memory that
-            they share instead of by it.
     """
 
     reference: str
@@ -49,7 +47,6 @@ class Facts:
     one_replica: bool = False
     is_open: bool = False
     exchanges_in_pairs: bool = False
-    shares_memory: bool = False
     library: str = ""
 
 
@@ -62,13 +59,11 @@ FACTS = {
         reference="tf_native.multiworker:MultiWorkerBackend",
         is_open=True,
         exchanges_in_pairs=True,
-        shares_memory=True,
     ),
     "horovod": Facts(
         reference="hvd.backend:HorovodBackend",
         library="horovod",
         exchanges_in_pairs=True,
-        shares_memory=True,
     ),
 }
 BACKENDS = {name: facts.reference for name, facts in FACTS.items()}

@@ -45,9 +45,9 @@ def timed(backend):
 
 @pytest.fixture(scope="module")
 def resumed(backend, killed):
-    """The same run, gone on to its end along the other axis."""
+    """The same run, gone on to its end along the other axis, by the backend's own exchange."""
     run, _ = killed
-    settings = {**timed(backend), **kill_at(KILL_STEP)}
+    settings = {**timed(backend), **kill_at(KILL_STEP), "shared_memory": False}
     return runs.train(run.folder, backend=backend, split=[1, 2], **settings)
 
 
@@ -64,6 +64,7 @@ def test_weights_samples_losses_and_scores_are_those_of_one_device(resumed, sing
     assert resumed.result["split"] == [1, 2]
     assert resumed.result["num_replicas"] == 1
     assert resumed.result["exchanges"] > 0 < resumed.result["exchanged_bytes"]
+    assert resumed.result["exchange"] == "backend"
     checks.same_samples(resumed, single)
     checks.same_losses(resumed, single)
     checks.same_scores(resumed, single)

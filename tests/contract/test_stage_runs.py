@@ -69,6 +69,7 @@ def test_a_killed_run_goes_on_to_the_result_of_one_device(backend, alone, contra
         key: STAGES[backend][key] for key in ("stages", "micro_batches", "schedule")
     }
     assert pipeline["batch_normalization"] == "deferred"
+    assert run.result["exchange"] == ("backend" if parts else "shared memory")
     assert 0 < pipeline["bubble"] < 1
     is_timed = STAGES[backend]["balance"] == "time"
     assert (pipeline["predicted_stage_seconds"] is not None) == is_timed

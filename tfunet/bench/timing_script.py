@@ -74,11 +74,15 @@ def links(backend: Any, topology: Any) -> dict[str, Any]:
         "bytes_per_second": 2 * 4 * SUM_NUMBERS / added,
     }
     if topology.num_replicas > 1:
+        from tfunet.parallel.host_exchange import exchange_of
+
         found["averages"] = [
             [size, _between(backend, _average(backend, size))] for size in AVERAGE_BYTES
         ]
+        exchange = exchange_of(backend, topology, what="exchanges", may_share=True)
         found["exchanges"] = [
-            [size, _between(backend, _exchange(backend, topology, size))] for size in EXCHANGE_BYTES
+            [size, _between(backend, _exchange(exchange, topology, size))]
+            for size in EXCHANGE_BYTES
         ]
     return found
 
@@ -124,7 +128,7 @@ def _average(backend: Any, num_bytes: int) -> Callable[[Any], Any]:
     return average
 
 
-def _exchange(backend: Any, topology: Any, num_bytes: int) -> Callable[[Any], Any]:
+def _exchange(between: Any, topology: Any, num_bytes: int) -> Callable[[Any], Any]:
     import tensorflow as tf
 
     from tfunet.training.traced_device import traced_device
@@ -136,7 +140,7 @@ def _exchange(backend: Any, topology: Any, num_bytes: int) -> Callable[[Any], An
         # With an odd number, the last device has no other.
         pair = {other: tf.fill([num_bytes // 4], given)} if other < topology.num_replicas else {}
         shapes = {other: [num_bytes // 4] for other in pair}
-        came = backend.exchange(pair, shapes, tf.float32)
+        came = between(pair, shapes, tf.float32)
         return tf.add_n([one[0] for one in came.values()] or [given]) * 1e-9
 
     return exchange

@@ -102,9 +102,9 @@ class PlacementKeys(StageKeys):
             cores.
         share_cores: Let devices share CPU cores where there are fewer cores than devices, to try
             out a run. Its times are not those of a machine with a core for each.
-        shared_memory: Have processes of one host that compute on CPUs exchange borders, and what
-            crosses between stages, through memory that they share, not by the backend. The result
-            is the same.
+        shared_memory: Let processes of one host that compute on CPUs exchange borders, and what
+            crosses between stages, through memory that they share. The result is that of the
+            backend's exchange, which false keeps.
         replica_batch: Number of samples of each replica in an optimizer step (weak scaling).
         global_batch: Number of samples of all replicas together in an optimizer step (strong
             scaling).
@@ -126,7 +126,7 @@ class PlacementKeys(StageKeys):
     processes: int | None = free(None, **IS_WAY)
     cores_per_replica: int | None = free(None)
     share_cores: bool = free(False)
-    shared_memory: bool = free(False, **IS_WAY)
+    shared_memory: bool = free(True, **IS_WAY)
     replica_batch: int | None = free(None)
     global_batch: int | None = fixed(None)
     accumulation: int = fixed(1)

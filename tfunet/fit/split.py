@@ -35,12 +35,7 @@ class SplitSamples:
                 f"the {topology.num_replicas} of this script. Start a multiple of {parts}, as with "
                 f"--num_replicas {parts}, or choose another split."
             )
-        exchange = exchange_of(
-            backend,
-            topology,
-            what="split",
-            is_shared=False,
-        )
+        exchange = exchange_of(backend, topology, what="split", may_share=True)
         self.mesh = Mesh(groups=topology.num_replicas // parts, split=tuple(split))
         self.local_groups = fed_groups(self.mesh, topology.local_replicas)
         self._groups = Groups(self.mesh, topology.local_replicas, ExchangeSwitch(exchange))

@@ -7,6 +7,7 @@ from typing import final
 import tensorflow as tf
 
 from tfunet.backend import Exchange
+from tfunet.parallel.host_exchange import HostExchange
 from tfunet.timing.stamps import Note, timed
 
 SPAN = "halo exchange"
@@ -23,6 +24,11 @@ class ExchangeSwitch:
         self._exchange = exchange
         self._note = note
         self._is_off = False
+
+    @property
+    def way(self) -> str:
+        """What it goes through, as result.json says it."""
+        return "shared memory" if isinstance(self._exchange, HostExchange) else "backend"
 
     def __call__(
         self,

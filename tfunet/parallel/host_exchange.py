@@ -34,14 +34,16 @@ SENT, READ = b"s", b"r"
 AS_BITS = {tf.bfloat16: tf.uint16}
 
 
-def exchange_of(backend: Backend, topology: Topology, *, what: str, is_shared: bool) -> Exchange:
+def exchange_of(backend: Backend, topology: Topology, *, what: str, may_share: bool) -> Exchange:
     """Return what exchanges tensors between devices: the backend, or memory that they share.
 
     All processes must call it at once.
 
     Args:
         what: What needs it, such as "split".
-        is_shared: Whether processes of one host may share memory, the same in all processes.
+        may_share: Whether processes of one host may share memory, if the backend's class says that
+            its own may, the same in all processes. A class that inherits from it, or wraps it, has
+            to say so itself: it may exchange in another way.
 
     Raises ValueError for a backend that cannot exchange.
     """
@@ -51,7 +53,8 @@ def exchange_of(backend: Backend, topology: Topology, *, what: str, is_shared: b
             f"The backend {backend.name!r} has no method `exchange`, which {what} needs. Leave "
             f"out {what}, or choose mirrored, multiworker or horovod."
         )
-    if not is_shared or len(topology.local_replicas) != 1 or topology.process_count == 1:
+    may_share = may_share and vars(type(backend)).get("shares_memory", False)
+    if not may_share or len(topology.local_replicas) != 1 or topology.process_count == 1:
         return exchange
     is_cpu = not tf.config.list_logical_devices("GPU")
     return connected(backend, topology, is_cpu=is_cpu) or exchange

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from tfunet.backend import Backend, Exchange, Topology, facts_of
+from tfunet.backend import Backend, Exchange, Topology
 from tfunet.config.run import RunConfig
 from tfunet.machine.cpu_memory import check_cap
 from tfunet.machine.environment import environment
@@ -79,10 +79,8 @@ class Attempt:
         # A plan of large-model support knows what messages of a backend take.
         swaps = any("LargeModelSupport" in str(table.get("name")) for table in config.callbacks)
         is_other = in_pairs or config.xla or swaps or config.swap is not None
-        is_shared = config.shared_memory and facts_of(config.backend).shares_memory
-        return exchange_of(
-            self.backend, self.topology, what=what, is_shared=is_shared and not is_other
-        )
+        may_share = config.shared_memory and not is_other
+        return exchange_of(self.backend, self.topology, what=what, may_share=may_share)
 
     def say(self, line: str) -> None:
         """Print a line, once for all processes."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tfunet.parallel.network import Groups
 from tfunet.swap.report.measured import Measured
 from tfunet.timing.warm_up import steady_seconds
 from tfunet.training import saving
@@ -16,6 +15,7 @@ from tfunet.training.afterwards import Measurements
 from tfunet.training.attempt import Attempt
 from tfunet.training.epochs import Trainer
 from tfunet.training.input_bound import share
+from tfunet.training.network import Network
 
 
 def write_result(
@@ -46,11 +46,15 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _traffic(groups: Groups | None) -> dict[str, int]:
-    """Return what a device that shares samples sends in a step."""
-    if groups is None:
-        return {}
-    return {"exchanges": groups.traffic.exchanges, "exchanged_bytes": groups.traffic.num_bytes}
+def _traffic(network: Network) -> dict[str, Any]:
+    """Return what a device that shares samples sends in a step, and what exchanges go through."""
+    groups, stages = network.groups, network.stages
+    found = {}
+    if groups is not None:
+        sent = groups.traffic
+        found = {"exchanges": sent.exchanges, "exchanged_bytes": sent.num_bytes}
+    exchanging = groups or stages
+    return found if exchanging is None else {**found, "exchange": exchanging.exchange.way}
 
 
 def _write_plans(attempt: Attempt, measured: Measured, seconds: float | None) -> None:
@@ -99,7 +103,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "backend": config.backend,
         "num_replicas": config.num_replicas,
         "split": list(config.split),
-        **_traffic(trainer.network.groups),
+        **_traffic(trainer.network),
         "replicas_from_step": progress.replicas_from_step,
         "process_count": topology.process_count,
         "replica_batch": config.replica_samples,

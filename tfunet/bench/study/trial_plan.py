@@ -38,7 +38,7 @@ LATER: Mapping[str, Any] = {
     "track": (),
     "tiling": (),
     "share_cores": False,
-    "shared_memory": False,
+    "shared_memory": True,
     "layout": None,
     "prove": True,
     "gpu_memory": None,
