@@ -20,13 +20,22 @@ def short_start() -> Iterator[None]:
     What only draws is imported when it is used. What the block makes lasts as long as the process,
     half a million objects, so the garbage collector leaves it alone from now on.
     """
+    with uncollected():
+        try:
+            with imported_later(DRAWING):
+                yield
+        finally:
+            gc.freeze()
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the garbage collector from looking through all objects of TensorFlow in the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        with imported_later(DRAWING):
-            yield
+        yield
     finally:
-        gc.freeze()
         if was_enabled:
             gc.enable()
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfunet.graph.step import Trace
 from tfunet.machine.device import device_bytes
+from tfunet.process.start_up import uncollected
 from tfunet.swap.arena.arena import Memory
 from tfunet.swap.arena.device_memory import free_pieces, more_bytes
 from tfunet.swap.measure import profile
@@ -70,7 +71,8 @@ def make_plan(
 
     def best(problem: Problem, most_bytes: int | None = None) -> Plan:
         if margin is None:
-            return fitted(problem, memory, strategy, most_bytes)
+            with uncollected():  # A search makes millions of small objects, and no cycles.
+                return fitted(problem, memory, strategy, most_bytes)
         left_bytes = memory.limit_bytes * (1 - margin) - sum(memory.resident)
         budget_bytes = max(0, int(left_bytes) - trace.constant_bytes)
         return strategy.advised(replace(problem, budget_bytes=budget_bytes))

@@ -136,17 +136,19 @@ def overlap(
     costs: Costs,
     *,
     budget_bytes: int,
-    scratch: Mapping[int, int] | None = None,
+    in_use: np.ndarray | None = None,
 ) -> Moves:
     """Return where the copies should stand so that computation hides them.
 
     A copy to the device begins early enough to end in time, and before the next one needs the
     link. A copy to the host is awaited late enough to have ended. Both only as far as there is
-    memory for tensors that are on the device longer.
+    memory for tensors that are on the device longer. `in_use` are the bytes in use while each
+    action runs, without it those of the tensors.
     """
     if not costs.copies_overlap:
         return Moves(awaited={}, fetched={})
-    points = _points(actions, memory(trace, actions, scratch), costs)
+    in_use = memory(trace, actions) if in_use is None else in_use
+    points = _points(actions, in_use, costs)
     ends, room = points.ends, budget_bytes - points.use
 
     awaited = {}

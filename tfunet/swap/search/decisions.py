@@ -146,7 +146,5 @@ def _improved(problem: Problem, candidates: Candidates, best: Outcome) -> Mappin
                     continue
                 trial = {**others, tensor: decision}
             trials_left -= 1
-            outcome = problem.weigh(trial)
-            if problem.badness(outcome) < problem.badness(best):
-                best = outcome
+            best = problem.better(trial, best) or best
     return best.decisions

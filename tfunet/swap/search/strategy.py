@@ -37,11 +37,28 @@ class Problem:
 
     def weigh(self, decisions: Mapping[int, Decision]) -> "Outcome":
         """Return what decisions come to, with the copies moved as far as the budget allows."""
-        costs = self.costs.placed(self.trace, decisions)
         actions = schedule(self.trace, decisions)
-        moves = overlap(
-            self.trace, actions, costs, budget_bytes=self.budget_bytes, scratch=self.scratch
-        )
+        return self._moved(decisions, actions, self.memory(actions))
+
+    def better(self, decisions: Mapping[int, Decision], best: "Outcome") -> "Outcome | None":
+        """Return what decisions come to, as `weigh`, if it is better than `best`."""
+        excess, seconds = self.badness(best)
+        actions = schedule(self.trace, decisions)
+        # Waiting for copies only adds to the time of the ops, and moving them to the memory.
+        taken = (self.costs.op_seconds[one.index] for one in actions if one.kind in ("op", "again"))
+        if not excess and sum(taken) >= seconds:
+            return None
+        in_use = self.memory(actions)
+        if int(in_use.max(initial=0)) - self.budget_bytes > excess:
+            return None
+        outcome = self._moved(decisions, actions, in_use)
+        return outcome if self.badness(outcome) < (excess, seconds) else None
+
+    def _moved(
+        self, decisions: Mapping[int, Decision], actions: Sequence[Action], in_use: np.ndarray
+    ) -> "Outcome":
+        costs = self.costs.placed(self.trace, decisions)
+        moves = overlap(self.trace, actions, costs, budget_bytes=self.budget_bytes, in_use=in_use)
         return self.outcome(decisions, moves, moved(actions, moves))
 
     def outcome(
