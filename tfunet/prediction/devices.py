@@ -64,6 +64,7 @@ class Helpers:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, self._cores[0])
         try:
+            self._begin()  # They import TensorFlow while this process plans.
             yield
         except BaseException:
             self._end()
@@ -73,12 +74,6 @@ class Helpers:
 
     def tell(self, call: Mapping[str, Any]) -> None:
         """Have the others take part in a call of `predict`, by its arguments."""
-        if any(other.has_ended() for other in self._others):
-            self._end()
-        if not self._others:
-            self._others = [
-                _Helper(index, cores) for index, cores in enumerate(self._cores) if index
-            ]
         for other in self._others:
             other.tell(call)
 
@@ -86,6 +81,14 @@ class Helpers:
         """Say which have ended, and why; nothing of theirs is missing."""
         for other in self._others:
             other.say_ended()
+
+    def _begin(self) -> None:
+        if any(other.has_ended() for other in self._others):
+            self._end()
+        if not self._others:
+            self._others = [
+                _Helper(index, cores) for index, cores in enumerate(self._cores) if index
+            ]
 
     def _end(self) -> None:
         for other in self._others:
