@@ -4,7 +4,8 @@ Runs of `tfunet train` take turns, one core for each device: one device; two sta
 schedule, on multiworker and on Horovod. The losses of all steps are compared before any time
 counts. The ratio is the efficiency of a device: the speed-up over one device, by two. Beside it
 stands the most that the schedule allows for equal stages: m / (m + 1) with m micro-batches, and
-2m / (2m + 1) with two chunks a device.
+2m / (2m + 1) with two chunks a device. Each way exchanges through shared memory, and in the next
+run through its backend.
 
     python benchmarks/pipeline_parallel.py [--quick]
 """
@@ -43,9 +44,10 @@ def compare(runs, quick):
     expected = losses(started[1])
     for backend, schedule in product(BACKENDS, SCHEDULES):
         stages = {"stages": 2, "micro_batches": MICRO_BATCHES, "schedule": schedule}
-        started = runs.start(values, backend=backend, **stages)
-        results[backend, schedule] = runs.result(started)
-        check_losses(f"{backend}, {schedule}", losses(started[1]), expected)
+        for way in (backend, f"{backend} alone"):
+            started = runs.start(values, backend=backend, shared_memory=way == backend, **stages)
+            results[way, schedule] = runs.result(started)
+            check_losses(f"{way}, {schedule}", losses(started[1]), expected)
     return results
 
 
@@ -69,6 +71,23 @@ def main():
                 "one": [seconds(turn["one"]) for turn in rounds],
                 "two stages": [seconds(turn[backend, schedule]) for turn in rounds],
                 "pipeline": [turn[backend, schedule]["pipeline"] for turn in rounds],
+            },
+            peers=["tensorflow"],
+        )
+        for backend, schedule in product(BACKENDS, SCHEDULES)
+    ]
+    claims += [
+        measure.verdict(
+            f"step through shared memory over that through {backend}, {schedule}",
+            [
+                seconds(turn[backend, schedule]) / seconds(turn[f"{backend} alone", schedule])
+                for turn in rounds
+            ],
+            bound=1.0,
+            most=True,
+            samples={
+                way: [seconds(turn[way, schedule]) for turn in rounds]
+                for way in (backend, f"{backend} alone")
             },
             peers=["tensorflow"],
         )

@@ -3,7 +3,8 @@
 Runs of `tfunet train` take turns, one core for each device: one device; two devices that share each
 sample, on multiworker and on Horovod; and, as the bound, two runs at once that each have half of
 each sample to themselves and exchange nothing. Losses are compared before any time counts, also
-with four processes. What is exchanged, and how long one exchange takes, stands among the samples.
+with four processes. Each backend's processes exchange through shared memory, and in the next run
+through the backend. What is exchanged, and how long one exchange takes, stands among the samples.
 
     python benchmarks/spatial.py [--quick] [--case NAME]
 """
@@ -37,6 +38,12 @@ CASES = {
     ),
     "unet2d 512": ({**UNET, "data": "cells"}, [512, 512]),
 }
+# What the processes of each way exchange through.
+WAYS = {
+    name: {"backend": backend, "shared_memory": name == backend}
+    for backend in BACKENDS
+    for name in (backend, f"{backend} alone")
+}
 ROUNDS = 3
 STEPS = 8
 # Later steps amplify how the sums of parts are rounded.
@@ -69,9 +76,9 @@ def compare(runs, case, num_rounds):
     for _ in range(num_rounds):
         started = runs.start(whole, backend="single", core=cores[0])
         results = {"one": runs.result(started), "losses": losses(started[1])}
-        for backend in BACKENDS:
-            started = runs.start(whole, backend=backend, split=in_two)
-            results[backend] = checked(runs, results["losses"], started, backend)
+        for way, keys in WAYS.items():
+            started = runs.start(whole, split=in_two, **keys)
+            results[way] = checked(runs, results["losses"], started, way)
         halves = [runs.start(half, backend="single", core=core) for core in cores]
         results["bound"] = max(map(runs.result, halves), key=seconds)
         rounds.append(results)
@@ -82,21 +89,23 @@ def exchanges(runs, case, expected):
     """Return what each backend exchanges in a step, how long one takes, and check four parts."""
     _, patch = CASES[case]
     facts = {}
-    for backend in BACKENDS:
+    for way, keys in WAYS.items():
         started = runs.start(
             settings(case, patch),
-            backend=backend,
+            **keys,
             split=[2, *[1] * (len(patch) - 1)],
             trace=True,
         )
-        result = checked(runs, expected, started, backend)
+        result = checked(runs, expected, started, way)
         with (started[1] / "spans-0.csv").open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["name"] == "halo exchange"]
         taken = [float(row["seconds"]) for row in rows if 2 < int(row["step"]) < STEPS]
-        facts[backend] = {
-            **{name: result[name] for name in ("exchanges", "exchanged_bytes")},
+        facts[way] = {
+            **{name: result[name] for name in ("exchange", "exchanges", "exchanged_bytes")},
             "median_exchange_seconds": statistics.median(taken),
         }
+        if way not in BACKENDS:
+            continue
         # tfunet itself gives each process a core of its own; there are not enough.
         if shutil.which("mpirun") is None:
             print("Four processes: left out, because they need mpirun.", file=sys.stderr)
@@ -105,8 +114,8 @@ def exchanges(runs, case, expected):
         whole = {**settings(case, patch), "steps": COMPARED, "evaluate_every": COMPARED}
         del whole["cores_per_replica"]
         launcher = ["mpirun", "--oversubscribe", "-np", "4"]
-        started = runs.start(whole, launcher=launcher, backend=backend, split=in_four)
-        checked(runs, expected, started, f"{backend}, {math.prod(in_four)} processes")
+        started = runs.start(whole, launcher=launcher, split=in_four, **keys)
+        checked(runs, expected, started, f"{way}, {math.prod(in_four)} processes")
     return facts
 
 
@@ -134,35 +143,34 @@ def of_case(runs, case, num_rounds):
         bare[backend] = peak(runs.result(started))
     rounds = compare(runs, case, num_rounds)
     facts = exchanges(runs, case, rounds[0]["losses"])
-    claims = []
-    for backend in BACKENDS:
-        claims += [
-            measure.verdict(
-                f"{case}: step of the bound / step over two devices, {backend}",
-                [seconds(turn["bound"]) / seconds(turn[backend]) for turn in rounds],
-                bound=SCALING,
-                most=False,
-                samples={
-                    **{
-                        way: [seconds(turn[way]) for turn in rounds]
-                        for way in ("one", "bound", backend)
-                    },
-                    "exchange": facts[backend],
-                },
-                peers=["tensorflow"],
-            ),
-            measure.verdict(
-                f"{case}: memory of a process over that of one device, {backend}",
-                [
-                    (peak(turn[backend]) - bare[backend]) / (peak(turn["one"]) - bare["one"])
-                    for turn in rounds
-                ],
-                bound=MEMORY,
-                most=True,
-                samples={way: [peak(turn[way]) for turn in rounds] for way in ("one", backend)},
-                peers=["tensorflow"],
-            ),
-        ]
+    claims = [
+        measure.verdict(
+            f"{case}: step of the bound / step over two devices, {way}",
+            [seconds(turn["bound"]) / seconds(turn[way]) for turn in rounds],
+            bound=SCALING,
+            most=False,
+            samples={
+                **{one: [seconds(turn[one]) for turn in rounds] for one in ("one", "bound", way)},
+                "exchange": facts[way],
+            },
+            peers=["tensorflow"],
+        )
+        for way in WAYS
+    ]
+    claims += [
+        measure.verdict(
+            f"{case}: memory of a process over that of one device, {backend}",
+            [
+                (peak(turn[backend]) - bare[backend]) / (peak(turn["one"]) - bare["one"])
+                for turn in rounds
+            ],
+            bound=MEMORY,
+            most=True,
+            samples={way: [peak(turn[way]) for turn in rounds] for way in ("one", backend)},
+            peers=["tensorflow"],
+        )
+        for backend in BACKENDS
+    ]
     return claims
 
 

@@ -67,25 +67,36 @@ class Tiling:
             return None
         return reduce(np.multiply.outer, self.weights)[..., np.newaxis]
 
-    def line_sum(self, line: int, predict: Predict, num_logits: int) -> np.ndarray:
+    def line_sum(
+        self, line: int, predict: Predict, num_logits: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return the weighted sum of the logits of a line's windows.
 
         Its shape is the line's own part of each axis but the last, which it has as a whole, and
-        num_logits; float32.
+        num_logits; float32. It takes the memory of `out`, if that has its shape.
         """
         parts = self.lines[line]
         rest = self.axes[len(parts) :]
         corners = [(*parts, *others) for others in product(*rest)]
         sizes = [part.stop - part.start for part in parts]
         sizes += [len(total) for total in self.totals[len(parts) :]]
-        total = np.zeros((*sizes, num_logits), np.float32)
+        # Memory is used again where it can be: new pages take longer than the sums.
+        total = out
+        if total is None or total.shape != (*sizes, num_logits):
+            total = np.empty((*sizes, num_logits), np.float32)
+        total.fill(0)
         starts = [tuple(part.begin for part in corner) for corner in corners]
+        weighted: np.ndarray | None = None
         for corner, logits in zip(corners, predict(starts), strict=True):
             own = tuple(slice(part.start - part.begin, part.stop - part.begin) for part in corner)
             along = tuple(slice(part.start, part.stop) for part in corner[len(parts) :])
             place = (*[slice(None)] * len(parts), *along)
-            weighted = logits[own] if self._weight is None else logits[own] * self._weight[own]
-            total[place] += weighted
+            if self._weight is None:
+                total[place] += logits[own]
+                continue
+            if weighted is None or weighted.shape != logits[own].shape:
+                weighted = np.empty_like(logits[own])
+            total[place] += np.multiply(logits[own], self._weight[own], out=weighted)
         return total
 
     @property
@@ -169,6 +180,8 @@ def blended(extent: Sequence[int], window: Sequence[int]) -> Tiling:
 def bands(tiling: Tiling, sum_of: SumOf, first_row: int = 0) -> Iterator[np.ndarray]:
     """Yield the logits in bands (rows, *rest, num_logits) float32, from a row of `rows_done` on.
 
+    A band is there until the next one is asked for.
+
     Args:
         sum_of: Returns the sums of lines; it is asked for them in order.
     """
@@ -180,7 +193,8 @@ def bands(tiling: Tiling, sum_of: SumOf, first_row: int = 0) -> Iterator[np.ndar
     )
     ends = [part.start for part in tiling.axes[0][1:]] + [len(tiling.totals[0])]
     per_row = len(tiling.lines) // len(tiling.axes[0])
-    held: np.ndarray | None = None
+    held: np.ndarray | None = None  # Zero from row `filled` on.
+    filled = 0
     for row, (part, end) in enumerate(zip(tiling.axes[0], ends, strict=True)):
         if part.stop <= done:
             continue
@@ -191,11 +205,15 @@ def bands(tiling: Tiling, sum_of: SumOf, first_row: int = 0) -> Iterator[np.ndar
             first = max(part.start, done)
             rest = (slice(along.start, along.stop) for along in tiling.lines[line][1:])
             held[(slice(first - done, part.stop - done), *rest)] += total[first - part.start :]
+        filled = max(filled, part.stop - done)
         stop = min(end, bottom)
         if stop > done and held is not None:
-            yield _averaged(held[: stop - done], tiling, done)[(slice(None), *inside)]
-            held = held[stop - done :].copy()
-            done = stop
+            count = stop - done
+            yield _averaged(held[:count], tiling, done)[(slice(None), *inside)]
+            filled, before, done = filled - count, filled, stop
+            for at in range(filled):  # All at once would take other memory.
+                held[at] = held[at + count]
+            held[filled:before] = 0
 
 
 def _grown(held: np.ndarray | None, rows: int, tiling: Tiling, num_logits: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from tfunet.config.amount import GIB
 from tfunet.data.image_files import read_header
 from tfunet.data.intensity_checks import IntensityChecks, watched
+from tfunet.data.lazy_image import cuts
 from tfunet.data.preprocess import Statistics, recorded_statistics
 from tfunet.files.atomic import PARTIAL, WriteError, write_atomic
 from tfunet.files.printable import printable
@@ -129,6 +130,7 @@ class ImageJob:
         ]
         self.notes: list[str] = []
         self._locked = contextlib.ExitStack()
+        self._sum: np.ndarray | None = None
 
     def compute(self) -> bool:
         """Predict the image, or the rest of it; `finish` must come next.
@@ -208,12 +210,13 @@ class ImageJob:
             )
         ]
         predict = predictor(tiling, images, self._forward, self._identity["batch"])
-        return SharedLines(
-            self.job.unfinished,
-            len(tiling.lines),
-            lambda line: tiling.line_sum(line, predict, sum(self._num_logits)),
-            num_done,
-        )
+
+        def sum_of(line: int) -> np.ndarray:
+            # In the memory of the one before, which has been used.
+            self._sum = tiling.line_sum(line, predict, sum(self._num_logits), self._sum)
+            return self._sum
+
+        return SharedLines(self.job.unfinished, len(tiling.lines), sum_of, num_done)
 
     def _predicted(self) -> tuple[RawFile, RawFile | None]:
         """Return the labels, and the probabilities if they are asked for, of the whole image."""
@@ -236,10 +239,11 @@ class ImageJob:
         with self._lines(statistics, tiling.lines_before(first_row)) as lines:
             ends = np.cumsum(self._num_logits)[:-1]
             for band in bands(tiling, _shown(job, tiling, first_row, lines.take), first_row):
-                logits = np.split(band, ends, -1)
-                if probabilities is not None:
-                    probabilities.append(mean_probabilities(outputs, logits))
-                labels.append(_labels(outputs, logits))
+                for first, last in cuts(band.shape[:-1], band.shape[-1]):
+                    logits = np.split(band[first:last], ends, -1)
+                    if probabilities is not None:
+                        probabilities.append(mean_probabilities(outputs, logits))
+                    labels.append(_labels(outputs, logits))
         notes = dict.fromkeys(note for check in self._checks for note in check.notes())
         self.notes += [f"{note}. {UNLIKE}" for note in notes]
         return labels, probabilities

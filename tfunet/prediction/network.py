@@ -129,7 +129,8 @@ class TrainedNetwork:
             input_signature=[tf.TensorSpec(shape, tf.float32)],
         )
         (*_, num_logits) = logits.get_concrete_function().structured_outputs.shape
-        return num_logits, lambda images: logits(images).numpy()
+        # Not a copy, as .numpy() would be: new pages take as long as a window's sums.
+        return num_logits, lambda images: np.asarray(logits(images))
 
     def model(self, window: tuple[int, ...], precision: str) -> keras.Model:
         """Return the model for windows of one size, with its trained weights."""

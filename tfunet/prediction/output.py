@@ -100,37 +100,57 @@ def _write_tiff(raster: Raster, path: Path, image: Path, spacing: Spacing, unit:
         metadata[f"PhysicalSize{letter}"] = size
         metadata[f"PhysicalSize{letter}Unit"] = unit
     with replacing(path) as partial:
-        tifffile.imwrite(
-            partial,
-            _tiles(raster),
-            shape=shape,
-            dtype=raster.dtype,
-            tile=(TILE, TILE),
-            photometric="minisblack",
-            compression="zlib",
-            bigtiff=num_bytes > 2**31,
-            ome=bool(sizes),
-            metadata=metadata,
-            extratags=_geo_tags(image),
-            maxworkers=1,
-        )
+        # Classes come one after the other, so they are written from an array on disk.
+        array = partial.with_name(f"{partial.name}.array")
+        try:
+            planes: Iterator[np.ndarray]
+            if classes:
+                values = written_to_array(raster, array, classes_first=True)
+                planes = (plane for of_class in values for plane in _planes(of_class))
+            else:
+                planes = _planes(raster)
+            tifffile.imwrite(
+                partial,
+                (tile for plane in planes for tile in _tiles(plane, raster.dtype)),
+                shape=shape,
+                dtype=raster.dtype,
+                tile=(TILE, TILE),
+                photometric="minisblack",
+                compression="zlib",
+                bigtiff=num_bytes > 2**31,
+                ome=bool(sizes),
+                metadata=metadata,
+                extratags=_geo_tags(image),
+                maxworkers=1,
+            )
+        finally:
+            array.unlink(missing_ok=True)
 
 
-def _tiles(raster: Raster) -> Iterator[np.ndarray]:
-    """Yield the tiles of a TIFF in its order: classes, planes, rows, columns."""
-    is_stack = len(raster.shape) == 3
+def _planes(values: Raster | np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the planes of a volume, or as many rows of an image as a tile has, in order."""
+    is_stack = len(values.shape) == 3
     step = 1 if is_stack else TILE
-    for label in range(raster.channels or 1):
-        for first in range(0, raster.shape[0], step):
-            rows = raster.rows(first, min(first + step, raster.shape[0]))
-            plane = rows[0] if is_stack else rows
-            plane = plane if raster.channels is None else plane[..., label]
-            for top in range(0, len(plane), TILE):
-                for left in range(0, plane.shape[1], TILE):
-                    tile = np.zeros((TILE, TILE), raster.dtype)
-                    part = plane[top : top + TILE, left : left + TILE]
-                    tile[: part.shape[0], : part.shape[1]] = part
-                    yield tile
+    bounds = [
+        (first, min(first + step, values.shape[0])) for first in range(0, values.shape[0], step)
+    ]
+    parts = (
+        values.in_parts(bounds)
+        if isinstance(values, Raster)
+        else (values[first:last] for first, last in bounds)
+    )
+    for part in parts:
+        yield part[0] if is_stack else part
+
+
+def _tiles(plane: np.ndarray, dtype: str) -> Iterator[np.ndarray]:
+    """Yield the tiles of rows of a TIFF in its order."""
+    for top in range(0, len(plane), TILE):
+        for left in range(0, plane.shape[1], TILE):
+            tile = np.zeros((TILE, TILE), dtype)
+            part = plane[top : top + TILE, left : left + TILE]
+            tile[: part.shape[0], : part.shape[1]] = part
+            yield tile
 
 
 def _geo_tags(image: Path) -> list[tuple]:
@@ -208,9 +228,11 @@ def _write_zarr(raster: Raster, path: Path, image: Path, spacing: Spacing, unit:
             )
             # Whole chunks: each is compressed once.
             rows = chunks[0]
-            for first in range(0, raster.shape[0], rows):
-                last = min(first + rows, raster.shape[0])
-                part = raster.rows(first, last)
+            bounds = [
+                (first, min(first + rows, raster.shape[0]))
+                for first in range(0, raster.shape[0], rows)
+            ]
+            for (first, last), part in zip(bounds, raster.in_parts(bounds), strict=True):
                 if classes:
                     array[:, first:last] = np.moveaxis(part, -1, 0)
                 else:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, final
@@ -13,6 +13,11 @@ from tfunet.data.lazy_image import cuts
 from tfunet.data.preprocess import nearest, resize_linear_box
 from tfunet.files.atomic import writing
 from tfunet.files.regular import open_regular
+from tfunet.machine.cores import usable_cores
+from tfunet.prediction.ahead import ahead
+
+# More would wait for memory.
+MOST_THREADS = 8
 
 
 @final
@@ -79,6 +84,10 @@ class Raster:
     channels: int | None
     rows: Callable[[int, int], np.ndarray]
 
+    def in_parts(self, bounds: Iterable[tuple[int, int]]) -> Iterator[np.ndarray]:
+        """Yield the rows [first, last) of each part, made on several cores."""
+        yield from ahead(lambda part: self.rows(*part), bounds, threads=_threads())
+
 
 def raster_of(raw: RawFile, shape: Sequence[int], num_classes: int | None) -> Raster:
     """Return a finished raw file at the image's own spatial shape.
@@ -118,13 +127,29 @@ def raster_of(raw: RawFile, shape: Sequence[int], num_classes: int | None) -> Ra
     )
 
 
-def written_to_array(raster: Raster, path: Path) -> np.ndarray:
+def written_to_array(raster: Raster, path: Path, *, classes_first: bool = False) -> np.ndarray:
     """Return the raster as an array that is mapped from a new file at `path`.
 
-    Only the parts that are used are in memory. Classes come last.
+    Only the parts that are used are in memory. Classes come last, or first.
     """
     classes = () if raster.channels is None else (raster.channels,)
-    array = RawFile(path=path, shape=(*raster.shape, *classes), dtype=raster.dtype)
-    for first, last in cuts(raster.shape, raster.channels or 1):
-        array.append(raster.rows(first, last))
-    return np.memmap(path, array.dtype, "r", shape=array.shape)
+    # All threads together have a part of the usual size.
+    bounds = list(cuts(raster.shape, (raster.channels or 1) * _threads()))
+    if not (classes and classes_first):
+        array = RawFile(path=path, shape=(*raster.shape, *classes), dtype=raster.dtype)
+        for rows in raster.in_parts(bounds):
+            array.append(rows)
+        return np.memmap(path, array.dtype, "r", shape=array.shape)
+    with writing(path):
+        shape = (*classes, *raster.shape)
+        with path.open("wb") as file:
+            # A disk that is full is an error now, and would end the process later.
+            os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(raster.dtype).itemsize)
+        mapped = np.memmap(path, raster.dtype, "r+", shape=shape)
+        for (first, last), rows in zip(bounds, raster.in_parts(bounds), strict=True):
+            mapped[:, first:last] = np.moveaxis(rows, -1, 0)
+    return mapped
+
+
+def _threads() -> int:
+    return min(MOST_THREADS, len(usable_cores()))

@@ -1,21 +1,17 @@
 """The windows of an image: their shape and halo, and how the network predicts them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
 from tfunet.data.lazy_image import LazyImage
 from tfunet.geometry.tiles import Predict, Tiling, blended, with_halo
+from tfunet.prediction.ahead import ahead
 from tfunet.prediction.ensemble import Member, joint_patch
 from tfunet.prediction.network import WindowFacts
 from tfunet.prediction.options import Options
-
-Given = TypeVar("Given")
-Made = TypeVar("Made")
 
 # Voxels that a device takes at once: with fewer, what an op begins with takes most of its time.
 VOXELS_AT_ONCE = 2**16
@@ -92,18 +88,6 @@ def predictor(
                 bar.update(len(windows[0]))
 
     return predict_windows
-
-
-def ahead(make: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[Made]:
-    """Yield `make(each)` in order; the next one is made while the one before is used."""
-    with ThreadPoolExecutor(1) as thread:
-        coming = None
-        for each in given:
-            made, coming = coming, thread.submit(make, each)
-            if made is not None:
-                yield made.result()
-        if coming is not None:
-            yield coming.result()
 
 
 def _padded_window(image: LazyImage, tiling: Tiling, start: tuple[int, ...]) -> np.ndarray:
