@@ -7,9 +7,10 @@ stands the most that the schedule allows for equal stages: m / (m + 1) with m mi
 2m / (2m + 1) with two chunks a device. Each way exchanges through shared memory, and in the next
 run through its backend.
 
-    python benchmarks/pipeline_parallel.py [--quick]
+    python benchmarks/pipeline_parallel.py [--quick] [--rounds 5]
 """
 
+import argparse
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -52,10 +53,14 @@ def compare(runs, quick):
 
 
 def main():
-    quick = measure.quick_option(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small and once, for a look")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args()
+    quick = given.quick
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder))
-        rounds = [compare(runs, quick) for _ in range(1 if quick else ROUNDS)]
+        rounds = [compare(runs, quick) for _ in range(1 if quick else given.rounds)]
     most = {
         schedule: 1 - 1 / (1 + MICRO_BATCHES * (2 if schedule == "v" else 1))
         for schedule in SCHEDULES

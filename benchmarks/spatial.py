@@ -6,7 +6,7 @@ each sample to themselves and exchange nothing. Losses are compared before any t
 with four processes. Each backend's processes exchange through shared memory, and in the next run
 through the backend. What is exchanged, and how long one exchange takes, stands among the samples.
 
-    python benchmarks/spatial.py [--quick] [--case NAME]
+    python benchmarks/spatial.py [--quick] [--rounds 3] [--case NAME]
 """
 
 import argparse
@@ -122,13 +122,14 @@ def exchanges(runs, case, expected):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repeats, for a look")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--case", choices=CASES, action="append", help="only this one")
     given = parser.parse_args()
     claims = []
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder))
         for case in given.case or list(CASES)[: 1 if given.quick else None]:
-            claims += of_case(runs, case, 1 if given.quick else ROUNDS)
+            claims += of_case(runs, case, 1 if given.quick else given.rounds)
     measure.show(claims)
 
 

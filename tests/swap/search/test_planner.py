@@ -1,11 +1,15 @@
 """The planner, on steps whose best plan is known."""
 
+import itertools
+
 import pytest
-from traces import CHAIN, UNET, make_trace, plan_for
+from traces import CHAIN, UNET, costs_of, make_trace, plan_for
 
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.search import decisions
+from tfunet.swap.search.candidates import may_go
 from tfunet.swap.search.planner import largest_op
+from tfunet.swap.search.strategy import Problem
 
 
 def test_what_fits_is_kept():
@@ -126,3 +130,28 @@ def test_deep_network_is_planned_in_few_trials(monkeypatch):
     assert plan.peak_bytes <= 2500
     # Tensor by tensor it would be several for each of them, each as long as the network is deep.
     assert len(trials) < 250
+
+
+def test_what_is_better_is_found_as_if_all_were_weighed():
+    trace, _ = make_trace(*UNET)
+    tensors = [index for index in range(len(trace.tensors)) if may_go(trace, index, 1)][:4]
+    trials = [
+        {tensor: way for tensor, way in zip(tensors, ways, strict=True) if way != "keep"}
+        for ways in itertools.product(("keep", "swap", "recompute"), repeat=len(tensors))
+    ]
+    found = 0
+    for budget, overlaps in itertools.product((100, 320, 1000), (False, True)):
+        problem = Problem(
+            trace=trace,
+            costs=costs_of(trace, copies_overlap=overlaps),
+            budget_bytes=budget,
+            threshold_bytes=1,
+        )
+        for best, trial in itertools.product(map(problem.weigh, trials[::7]), trials):
+            outcome, weighed = problem.better(trial, best), problem.weigh(trial)
+            is_better = problem.badness(weighed) < problem.badness(best)
+            assert (outcome is not None) == is_better
+            found += is_better
+            if outcome is not None:
+                assert problem.badness(outcome) == problem.badness(weighed)
+    assert found > 100
