@@ -142,10 +142,11 @@ def written_to_array(raster: Raster, path: Path, *, classes_first: bool = False)
         return np.memmap(path, array.dtype, "r", shape=array.shape)
     with writing(path):
         shape = (*classes, *raster.shape)
-        with path.open("wb") as file:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_regular(path, flags), "r+b") as file:
             # A disk that is full is an error now, and would end the process later.
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(raster.dtype).itemsize)
-        mapped = np.memmap(path, raster.dtype, "r+", shape=shape)
+            mapped = np.memmap(file, raster.dtype, "r+", shape=shape)
         for (first, last), rows in zip(bounds, raster.in_parts(bounds), strict=True):
             mapped[:, first:last] = np.moveaxis(rows, -1, 0)
     return mapped
