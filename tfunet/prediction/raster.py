@@ -135,20 +135,16 @@ def written_to_array(raster: Raster, path: Path, *, classes_first: bool = False)
     classes = () if raster.channels is None else (raster.channels,)
     # All threads together have a part of the usual size.
     bounds = list(cuts(raster.shape, (raster.channels or 1) * _threads()))
-    if not (classes and classes_first):
-        array = RawFile(path=path, shape=(*raster.shape, *classes), dtype=raster.dtype)
-        for rows in raster.in_parts(bounds):
-            array.append(rows)
-        return np.memmap(path, array.dtype, "r", shape=array.shape)
+    shape = (*classes, *raster.shape) if classes_first else (*raster.shape, *classes)
     with writing(path):
-        shape = (*classes, *raster.shape)
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         with os.fdopen(open_regular(path, flags), "r+b") as file:
             # A disk that is full is an error now, and would end the process later.
             os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(raster.dtype).itemsize)
             mapped = np.memmap(file, raster.dtype, "r+", shape=shape)
+        in_order = np.moveaxis(mapped, 0, -1) if classes and classes_first else mapped
         for (first, last), rows in zip(bounds, raster.in_parts(bounds), strict=True):
-            mapped[:, first:last] = np.moveaxis(rows, -1, 0)
+            in_order[first:last] = rows
     return mapped
 
 
