@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfunet.data.source import CaseParts, DataSource
+from tfunet.data.source import DataSource, StoredCase
 
 CHANNELS = 4
 PART_ROWS = 256
@@ -22,9 +22,9 @@ def rows_of(case: int, first: int, last: int, size: int) -> tuple[np.ndarray, np
 def open_scene(*, size: int) -> DataSource:
     """Open two images of size x size, one to train on and one to validate with."""
 
-    def parts(case: int) -> CaseParts:
+    def parts(case: int) -> StoredCase:
         cuts = range(0, size, PART_ROWS)
-        return CaseParts(
+        return StoredCase(
             shape=(size, size),
             parts=(rows_of(case, at, min(at + PART_ROWS, size), size) for at in cuts),
         )
@@ -44,6 +44,6 @@ def open_scene(*, size: int) -> DataSource:
         patch=(size, size),
         fingerprint=f"scene {size} {VERSION}",
         read=read,
-        read_parts=parts,
+        stored=parts,
         shapes=((size, size),) * 2,
     )

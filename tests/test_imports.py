@@ -288,7 +288,6 @@ OPENERS = {
     "tfunet/data/formats/": "image files, which are checked before: tfunet/data/opening.py",
     "tfunet/data/opening.py": "as above",
     "tfunet/machine/": "of the system, or installed",
-    "tfunet/data/memory_map.py": "of the system",
     "tfunet/bench/launch/processes_to_start.py": "of the system",
     "tfunet/process/exec_on_cores.py": "of the system",
     "tfunet/bench/launch/hold_network.py": "of the system",
@@ -298,7 +297,6 @@ OPENERS = {
     "tfunet/models/files.py": "as above",
     "tfunet/prediction/finished_run.py": "as above",
     "tfunet/training/checkpoint.py": "written",
-    "tfunet/data/cache_writer.py": "written",
 }
 
 

@@ -81,4 +81,8 @@ def run(
     measurements = measure(trainer)
     keep_shown_cases(trainer, trainer.end(scores))
     trainer.close()
+    for case, what in data.replaced().items():
+        attempt.say(
+            f"warning: {case} turned out to be of no use, and others took its place: {what}"
+        )
     return write_result(trainer, measurements, proved)

@@ -16,6 +16,7 @@ from tfunet import exit_codes
 from tfunet.config import trust
 from tfunet.config.run import RunConfig
 from tfunet.connection import LAUNCH_VARIABLE, connect, make_backend
+from tfunet.data.read_failure import raise_read_failure
 from tfunet.machine.cores import pin_and_limit
 from tfunet.machine.cpu_memory import cap_variables
 from tfunet.machine.environment import DEFAULTS
@@ -91,6 +92,7 @@ def work(config: RunConfig, path: Path) -> None:
                 own.meeting.await_end()
             raise
     except Exception as error:
+        raise_read_failure(error)
         # What TensorFlow and Horovod say of a lost process is long, and does not name it.
         if exit_codes.of_error(error) or out_of_memory(error) or not (lost := own.lost()):
             raise

@@ -179,7 +179,7 @@ def test_lists_of_keys_follow_from_the_sections():
     assert set(keys.MAY_CHANGE) == {
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
         *("stages", "schedule", "balance", "recompute", "elastic", "prove", "hang_seconds"),
-        *("trace", "track", "share_cores", "shared_memory", "epoch_score", "layout"),
+        *("trace", "track", "share_cores", "shared_memory", "epoch_score", "layout", "store"),
         *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory", "gpu_memory"),
     }
     assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory", "gpu_memory"}

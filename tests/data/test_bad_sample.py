@@ -101,3 +101,40 @@ def test_bad_samples_are_left_out_on_every_worker_alike_and_recorded(place):
     assert "holds the values 9" in split["left_out"][1]["what"]
     assert result["samples_hash"] == other["samples_hash"]
     assert result["left_out_cases"] == other["left_out_cases"] == 2
+
+
+@pytest.mark.multiprocess
+def test_a_bad_sample_that_is_read_when_it_is_needed_ends_the_run_in_a_line(place):
+    ended = tfunet(place, "train", "--config", "run.toml", "--store", "files", "--out", "files")
+    # The mask that is missing is seen at once.
+    assert ended.returncode == 2
+    (place / "images" / "case3.png").rename(place / "case3.png")
+    try:
+        ended = tfunet(place, "train", "--config", "run.toml", "--store", "files", "--out", "files")
+        assert ended.returncode == 2
+        lines = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1
+        assert "case5.png: labels out of range: the mask holds the values 9" in lines[0]
+        assert "on_bad_sample = 'skip'" in lines[0]
+        assert "Traceback" not in ended.stderr
+    finally:
+        (place / "case3.png").rename(place / "images" / "case3.png")
+
+
+@pytest.mark.multiprocess
+def test_with_skip_the_next_case_takes_the_place_of_a_bad_one_in_all_processes(place):
+    hashes = set()
+    for name, backend in (
+        ("next-one", ["--backend", "single"]),
+        ("next-two", ["--backend", "multiworker", "--num_replicas", "2"]),
+    ):
+        # What an earlier run saw of the cases is kept beside its cache.
+        skip = ["--on_bad_sample", "skip", "--store", "files", "--out", name]
+        skip += ["--cache_dir", f"cache-{name}"]
+        ended = tfunet(place, "train", "--config", "run.toml", *skip, *backend)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert ended.stdout.count("case5 turned out to be of no use, and others took its place") == 1
+        result = json.loads((place / name / "result.json").read_text())
+        assert result["left_out_cases"] == 2
+        hashes.add((result["samples_hash"], round(result["loss"], 5)))
+    assert len(hashes) == 1

@@ -34,9 +34,9 @@ def build(folder, fingerprint):
 
 def age(cases, seconds):
     """Make a data set look as if it was used so long before."""
-    index = cases.image_path.with_name("index.json")
+    index = cases.store.home / "index.json"
     os.utime(index, (index.stat().st_atime, index.stat().st_mtime - seconds))
-    return cases.image_path.parent
+    return cases.store.home
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path, monkeypatch):
@@ -44,7 +44,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path, monkeypatch):
     first = age(build(tmp_path, "first"), 200)
     second = age(build(tmp_path, "second"), 100)
     build_cache(source_of(refuse, fingerprint="first"), tmp_path, patch=PATCH)  # Used again.
-    third = build(tmp_path, "third").image_path.parent
+    third = build(tmp_path, "third").store.home
     assert first.exists()
     assert not second.exists()
     assert {entry.path for entry in entries(tmp_path)} == {first, third}
@@ -59,7 +59,7 @@ def test_what_is_in_use_stays_and_a_full_cache_says_so(tmp_path, monkeypatch):
     ) as caught:
         build(tmp_path, "third")
     assert caught.value.errno == errno.EDQUOT
-    assert all(cases.image_path.exists() for cases in used)
+    assert all(cases.store.home.exists() for cases in used)
     assert not list(tmp_path.glob("*/*.tmp"))
     assert clear(tmp_path) == (1, 2)  # The third one's folder, without cases.
     del used
@@ -133,7 +133,7 @@ def test_only_what_carries_our_marker_is_removed(tmp_path, monkeypatch, capsys):
     cache.mkdir()
     kept = strangers(cache)
     build(cache, "first")
-    ours = build(cache, "second").image_path.parent
+    ours = build(cache, "second").store.home
     assert (ours / "CACHEDIR.TAG").read_text() == MARK
     # What the user put beside our files stays, and our files go.
     (ours / "notes.txt").write_text("mine")
@@ -149,7 +149,7 @@ def test_only_what_carries_our_marker_is_removed(tmp_path, monkeypatch, capsys):
 
 
 def test_a_data_set_of_a_version_without_markers_gets_one_when_it_is_used(tmp_path):
-    marker = build(tmp_path, "one").image_path.with_name("CACHEDIR.TAG")
+    marker = build(tmp_path, "one").store.home / "CACHEDIR.TAG"
     marker.unlink()
     assert clear(tmp_path) == (0, 0)
     build_cache(source_of(refuse, fingerprint="one"), tmp_path, patch=PATCH)
@@ -157,9 +157,9 @@ def test_a_data_set_of_a_version_without_markers_gets_one_when_it_is_used(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
-@pytest.mark.parametrize("name", ["lock", "in_use", "CACHEDIR.TAG"])
+@pytest.mark.parametrize("name", ["lock", "in_use", "CACHEDIR.TAG", "images.bin", "cases.jsonl"])
 def test_nothing_is_written_through_what_lies_in_the_cache(kind, name, tmp_path):
-    home = build(tmp_path / "cache", "one").image_path.parent
+    home = build(tmp_path / "cache", "one").store.home
     clear(tmp_path / "cache")
     home.mkdir()
     is_unharmed = set_trap(kind, home / name, tmp_path / "home")
@@ -171,7 +171,7 @@ def test_nothing_is_written_through_what_lies_in_the_cache(kind, name, tmp_path)
 def test_a_data_set_that_was_removed_is_decoded_anew(tmp_path):
     build(tmp_path, "one")
     assert clear(tmp_path) == (1, 0)
-    assert build(tmp_path, "one").image_path.exists()
+    assert build(tmp_path, "one").store.home.exists()
 
 
 @pytest.mark.parametrize("text", ["100", "GiB", "-1GiB", "0MiB", "5 GB", "infGiB", "nanGiB"])

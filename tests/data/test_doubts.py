@@ -149,8 +149,8 @@ def test_many_doubts_are_counted_and_not_all_shown(tmp_path):
     Image.fromarray(np.eye(8, dtype=np.uint8) * 255).save(tmp_path / "x_m.png")
     source = opened(tmp_path)
     decoded = build_cache(source, tmp_path / "cache", patch=(8, 8))
-    (signs,) = decoded.signs
-    decoded = replace(decoded, signs=(replace(signs, notes=tuple(doubtful)),))
+    facts = decoded.store.log.facts
+    facts[0] = replace(facts[0], signs=replace(facts[0].signs, notes=tuple(doubtful)))
     lines = lines_of_doubt(source, decoded, Split(train=(0,), validation=()))
     assert len(lines) == 21
     assert lines[-1].endswith("more: 'tfunet data check' lists all")

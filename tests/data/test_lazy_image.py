@@ -11,7 +11,7 @@ from tfunet.data.image_files import read_image, read_mask
 from tfunet.data.layouts import file_reader
 from tfunet.data.layouts.folder import open_folder
 from tfunet.data.lazy_image import joined, open_image, open_mask, resized
-from tfunet.data.preprocess import channel_statistics, resize_linear
+from tfunet.data.preprocess import channel_statistics, normalise, resize_linear
 
 RNG = np.random.default_rng(0)
 COLOURS = RNG.integers(0, 60000, (70, 90, 4)).astype(np.uint16)
@@ -228,12 +228,21 @@ def test_a_large_case_in_parts_is_what_reading_it_whole_gives(options, tmp_path,
     tifffile.imwrite(tmp_path / "x_mask.tif", mask, tile=(16, 16), compression="zlib")
     source = open_folder(root=str(tmp_path), images="{case}_image.tif", **options)
     image, labels = source.read(0)
-    parts = source.read_parts(0)
+    parts = source.stored(0)
     assert parts.shape == labels.shape
     pairs = list(parts.parts)
     assert len(pairs) > 5
-    np.testing.assert_array_equal(np.concatenate([part for part, _ in pairs]), image)
+    pixels = np.concatenate([part for part, _ in pairs])
+    np.testing.assert_array_equal(normalise(pixels, source.intensity, parts.statistics), image)
     np.testing.assert_array_equal(np.concatenate([part for _, part in pairs]), labels)
+    # So is any box, whether the statistics are known or not.
+    for statistics in (None, parts.statistics):
+        box = source.boxes(0, statistics)
+        for start, stop in (((0, 0), labels.shape), ((3, 5), (17, 6)), ((40, 1), (41, 50))):
+            place = tuple(map(slice, start, stop))
+            pixels, mask = box(start, stop)
+            np.testing.assert_array_equal(pixels, image[place])
+            np.testing.assert_array_equal(mask, labels[place])
 
 
 def test_a_mask_in_parts_is_held_to_the_same_rules(tmp_path, monkeypatch):
@@ -245,4 +254,4 @@ def test_a_mask_in_parts_is_held_to_the_same_rules(tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / "x_mask.tif", mask, tile=(16, 16), compression="zlib")
     source = open_folder(root=str(tmp_path), images="{case}_image.tif", masks="{case}_mask.tif")
     with pytest.raises(ValueError, match="holds the values 0, 1, 2"):
-        list(source.read_parts(0).parts)
+        list(source.stored(0).parts)

@@ -15,6 +15,7 @@ from tfunet.data.check import case_defects, check
 from tfunet.data.image_files import read_image
 from tfunet.data.layouts import file_reader
 from tfunet.data.lazy_image import open_image
+from tfunet.data.preprocess import normalise
 from tfunet.data.source import open_source
 from tfunet.prediction.prepare import preparation
 
@@ -185,8 +186,12 @@ def test_filled_pixels_are_not_in_statistics_and_have_a_label_of_their_own(
         np.testing.assert_allclose(image[gaps], -pixels.mean() / pixels.std(), rtol=1e-5)
     # Part by part it is the same, to the bit; and so is what is prepared for a prediction.
     monkeypatch.setattr(file_reader, "LARGE_BYTES", 1)
-    parts = list(opened(tmp_path, "a.tif", **options).read_parts(0).parts)
-    np.testing.assert_array_equal(np.concatenate([part for part, _ in parts]), image)
+    in_parts = opened(tmp_path, "a.tif", **options)
+    case = in_parts.stored(0)
+    parts = list(case.parts)
+    pixels = np.concatenate([part for part, _ in parts])
+    normalised = normalise(pixels, in_parts.intensity, case.statistics)
+    np.testing.assert_array_equal(normalised, image)
     np.testing.assert_array_equal(np.concatenate([part for _, part in parts]), mask)
     prepare = preparation(source.preparation)
     read = prepare.open([tmp_path / "a.tif"])

@@ -41,27 +41,28 @@ def decode(index, rank):
     return coordinates.astype(np.float32), labels_at(coordinates).astype(np.uint8)
 
 
+def build(folder, patch, num_cases):
+    """Cases whose pixels are (case, voxel), and masks a function of these."""
+    names = tuple(f"case{index}" for index in range(num_cases))
+    source = DataSource(
+        name="coordinates",
+        case_ids=names,
+        groups=names,
+        num_classes=NUM_LABELS,
+        channels=1 + len(patch),
+        regions={"all": (1,)},
+        patch=patch,
+        fingerprint="",
+        read=lambda index: decode(index, len(patch)),
+    )
+    return build_cache(source, folder, patch=patch)
+
+
 @pytest.fixture(scope="session")
 def cached(tmp_path_factory):
-    """Cases by rank: pixels are (case, voxel), masks a function of these."""
+    """Cases by rank."""
     folder = tmp_path_factory.mktemp("cache")
-
-    def build(patch, num_cases):
-        names = tuple(f"case{index}" for index in range(num_cases))
-        source = DataSource(
-            name="coordinates",
-            case_ids=names,
-            groups=names,
-            num_classes=NUM_LABELS,
-            channels=1 + len(patch),
-            regions={"all": (1,)},
-            patch=patch,
-            fingerprint="",
-            read=lambda index: decode(index, len(patch)),
-        )
-        return build_cache(source, folder, patch=patch)
-
-    return {2: build(PLANE, 14), 3: build(BLOCK, 7)}
+    return {2: build(folder, PLANE, 14), 3: build(folder, BLOCK, 7)}
 
 
 def training(cases, **changed):
@@ -230,8 +231,9 @@ GLOBAL_BATCH = 6
 STOPPED_AT = 3
 
 
-def feed_in_process(cases, share, folder):
+def feed_in_process(share, folder):
     """Write what this process is fed for each (number of processes, its rank, spans of steps)."""
+    cases = build(folder / "cache", PLANE, 14)
     for world, rank, spans in share:
         if world > 1:  # Fewer threads, another timing.
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
@@ -271,7 +273,7 @@ def step_hashes(folder, world, first, last):
 
 @pytest.mark.multiprocess
 def test_one_two_and_three_processes_see_the_same_also_when_stopped_on_two_and_resumed_on_three(
-    cached, tmp_path
+    tmp_path,
 ):
     num_steps = 6
     spans = {1: [(0, num_steps)], 2: [(0, STOPPED_AT)], 3: [(STOPPED_AT, num_steps)]}
@@ -282,7 +284,7 @@ def test_one_two_and_three_processes_see_the_same_also_when_stopped_on_two_and_r
     processes = [
         spawn.Process(
             target=feed_in_process,
-            args=(cached[2], [(world, rank, spans[world]) for world, rank in share], tmp_path),
+            args=([(world, rank, spans[world]) for world, rank in share], tmp_path),
         )
         for share in shares
     ]

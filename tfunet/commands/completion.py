@@ -56,7 +56,7 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPars
 def _add_keys(command: argparse.ArgumentParser) -> None:
     """Add the keys of a run, which the command reads itself."""
     from tfunet.backend import BACKENDS
-    from tfunet.config.data_keys import BAD_SAMPLES, PIPELINES
+    from tfunet.config.data_keys import BAD_SAMPLES, PIPELINES, STORES
     from tfunet.config.keys import KEYS
     from tfunet.config.placement_keys import SCHEDULES
     from tfunet.config.run_keys import PRECISIONS, RATE_SCHEDULES
@@ -72,6 +72,7 @@ def _add_keys(command: argparse.ArgumentParser) -> None:
         "pipeline": PIPELINES,
         "precision": PRECISIONS,
         "schedule": SCHEDULES,
+        "store": STORES,
     }
     if all(action.option_strings for action in command._actions):
         command.add_argument("config", nargs="?")  # A file, as the script of `tfunet run`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -57,10 +58,12 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from tfunet.data.cache import cache_folder, note_cases
     from tfunet.data.check import DataReport, check, report_text
     from tfunet.data.defects import DefectsError
     from tfunet.data.source import open_source
     from tfunet.data.split import split_of
+    from tfunet.data.stored_case import BadCaseError
 
     config = config_of(options)
     try:
@@ -78,6 +81,13 @@ def _check(options: argparse.Namespace) -> int:
             )  # The cause alone: the report names the defects.
         progress = reading("images and masks", "case")
         report = check(source, split, refusal=refusal, progress=progress)
+        if not report.defects and source.shapes:
+            # A run can then begin before all cases are decoded. A cache that cannot be written is
+            # the run's concern.
+            with contextlib.suppress(OSError, BadCaseError):
+                note_cases(
+                    source, cache_folder(config.cache_dir), reading("what they show", "case")
+                )
     as_json = options.json
     print(json.dumps(report.to_json(), indent=1) if as_json else lines_of(report_text(report)))
     return exit_codes.BAD_INPUT if report.defects else exit_codes.OK
@@ -127,10 +137,12 @@ def _cache(options: argparse.Namespace) -> int:
 
 
 def _build_cache(config: RunConfig) -> str:
+    from tfunet.data.cache import cache_folder, cache_key
     from tfunet.data.task import open_task
 
     task = open_task(config)
     task.source.check_images("the cache")
     cases = task.decode()
-    size = f"{cases.num_bytes / 2**20:.1f} MiB"
-    return f"{task.source.name}: {len(cases.case_ids)} cases, {size} in {cases.image_path.parent}"
+    home = cache_folder(config.cache_dir) / cache_key(task.source)
+    size = f"{sum(file.stat().st_size for file in home.iterdir()) / 2**20:.1f} MiB"
+    return f"{task.source.name}: {len(cases.case_ids)} cases, {size} in {home}"

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfunet.config.augmentation import read_augmentation
-from tfunet.config.section import FIXED, Section, fixed
+from tfunet.config.section import FIXED, Section, fixed, free
 from tfunet.config.words import check_known
 
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device")
+AUTO, DECODED, FILES = STORES = ("auto", "decoded", "files")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +107,21 @@ class InputKeys(Section):
             noise. By default flips along every axis.
         pipeline: Where training samples are augmented: "tf" on the CPU cores of the process,
             "device" inside the training step. Both give the same samples.
+        store: Where pixels come from. "decoded": from a copy of the decoded cases, which is
+            written while the first epoch is trained if `tfunet data check` found no defect, or
+            `on_bad_sample` is "skip". "files": from the files themselves, box by box where their
+            format allows it; a part is kept in memory. "auto" makes a copy where it has room. All
+            give the same samples.
         cache_dir: Folder for decoded cases; `~` and $VARIABLES are expanded. By default it is
             $TFUNET_CACHE, or ~/.cache/tfunet if that is not set.
     """
 
     augmentation: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
     pipeline: str = fixed("tf")
+    store: str = free(AUTO)
     cache_dir: str | None = fixed(None)
 
     def _check(self) -> None:
         read_augmentation(self.augmentation)
         check_known("pipeline", self.pipeline, PIPELINES)
+        check_known("store", self.store, STORES)

@@ -1,53 +1,39 @@
 """The cache of decoded cases on disk: finds, locks and builds it. Imports no TensorFlow."""
 
 import errno
-import fcntl
 import hashlib
 import json
+import math
 import os
 import re
+import shutil
 import time
+import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
-from tfunet.data.cache_eviction import INDEX, LOCK, UNFINISHED, hold, limit_bytes
-from tfunet.data.cache_writer import write_cases
-from tfunet.data.cached_cases import CachedCases, cached_cases
-from tfunet.data.case_signs import CaseSigns
+from tfunet.config.data_keys import AUTO, DECODED, FILES
+from tfunet.data.cache_eviction import LOCK, hold, limit_bytes
+from tfunet.data.cached_cases import CachedCases
+from tfunet.data.case_store import CaseStore, DecodedStore, FileStore, case_log, take_lock
+from tfunet.data.defects import SHOWN_DEFECTS, defect_of, lines_by_cause
+from tfunet.data.formats.claims import check_growth
 from tfunet.data.source import DataSource
+from tfunet.data.stored_case import BadCaseError, look_at
 from tfunet.files.atomic import WriteError
 from tfunet.files.home import expand_home
 from tfunet.files.regular import open_regular
-from tfunet.files.typed import Count, RecordError, read_json
+from tfunet.machine.cores import usable_cores
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 LOCK_SECONDS = 0.2
+# Smaller data sets are decoded before the first step unless all of their cases are known.
+WHOLE_BYTES = 2**30
 VARIABLE = "TFUNET_CACHE"
-
-
-@dataclass(frozen=True)
-class StoredSigns:
-    """What index.json holds of a case; see `CaseSigns`."""
-
-    content: str
-    constant: list[Count]
-    notes: list[tuple[str, str, str]]
-    label_pixels: list[Count]
-    ends: list[float]
-
-
-@dataclass(frozen=True)
-class Index:
-    """What index.json holds; where it holds anything else, the cases are decoded anew."""
-
-    extents: list[list[Count]]
-    foreground: list[list[Count]]
-    signs: list[StoredSigns]
-    defects: dict[Count, str]
 
 
 def default_folder() -> Path:
@@ -85,11 +71,13 @@ def build_cache(
     folder: Path | None = None,
     *,
     patch: tuple[int, ...],
+    store: str = DECODED,
+    whole: bool = True,
     progress: Callable[[int, int], None] | None = None,
     alive: Callable[[], None] = lambda: None,
     skip_bad: bool = False,
 ) -> CachedCases:
-    """Return the source's cases from the cache; decode them first if they are not there.
+    """Return the source's cases, and decode them into the cache if they are not there.
 
     Any number of processes may call this at once: one decodes, with a thread on each of its cores,
     and the others wait. The files stay in the cache as long as the returned object lives.
@@ -98,6 +86,9 @@ def build_cache(
         source: The data set.
         folder: Folder of the cache; by default that of `default_folder`.
         patch: Smaller cases are padded to this spatial shape.
+        store: One of STORES.
+        whole: Whether to wait until all cases are decoded. If not, they may be read while the rest
+            is decoded, where they are known to be of use, or `skip_bad` says what to do.
         progress: Gets (cases done, cases in all) after each decoded case.
         alive: Called once in a while, also while another process decodes.
         skip_bad: Leave out cases that cannot be used.
@@ -107,16 +98,15 @@ def build_cache(
         WriteError: The folder cannot be read or written: no permission, a full disk, or the cache's
             limit is reached and nothing more can be removed (`tfunet.data.cache_eviction`).
     """
-    home = (folder or default_folder()) / cache_key(source, patch)
+    home = (folder or default_folder()) / cache_key(source)
+    for shape in set(source.shapes):
+        _check_patch(shape, patch)
+    if store == AUTO:
+        store = _chosen(source, home.parent)
     try:
         held = hold(home)
         try:
-            cases = _load(home, source, patch, skip_bad)
-            if cases is None:
-                with _lock(home / LOCK, alive):
-                    # Another process may have decoded while this one waited.
-                    cases = _load(home, source, patch, skip_bad)
-                    cases = cases or write_cases(home, source, patch, progress, alive, skip_bad)
+            cases = _opened(source, home, patch, store, whole, progress, alive, skip_bad)
         except BaseException:
             held.close()
             raise
@@ -125,14 +115,126 @@ def build_cache(
     except OSError as error:
         write_error = WriteError(
             f"The cache of decoded cases in {home} cannot be used: {error.strerror or error}. "
-            f"Make it writable, free some space there, or name another folder with --cache_dir "
-            f"or ${VARIABLE}."
+            f"Make it writable, free some space there, name another folder with --cache_dir or "
+            f"${VARIABLE}, or read the files themselves: store = {FILES!r}."
         )
         write_error.errno = error.errno
         raise write_error from error
 
 
-def cache_key(source: DataSource, patch: tuple[int, ...]) -> str:
+def _opened(
+    source: DataSource,
+    home: Path,
+    patch: tuple[int, ...],
+    store: str,
+    whole: bool,
+    progress: Callable[[int, int], None] | None,
+    alive: Callable[[], None],
+    skip_bad: bool,
+) -> CachedCases:
+    if store == FILES:
+        if not source.shapes:
+            raise ValueError(
+                f"store = {FILES!r} needs the shape of each case before it is read, and the data "
+                f"set {source.name!r} does not say them. Leave it out."
+            )
+        log = case_log(source, home)
+        if not skip_bad:
+            log.forget_defects()
+        return _cases(source, patch, FileStore(source, log), skip_bad)
+    decoded = DecodedStore(source, home, alive)
+    if not skip_bad:
+        decoded.log.forget_defects()
+    is_large = sum(map(math.prod, source.shapes)) * source.channels * 4 > WHOLE_BYTES
+    is_sure = decoded.is_known or (skip_bad and is_large)
+    if decoded.missing() and (whole or not source.shapes or not is_sure):
+        with _lock(home / LOCK, alive) as has_lock:
+            if not has_lock:
+                # This file system has no locks: each process decodes into files of its own.
+                home = home.with_name(f"{home.name}-{uuid.uuid4().hex[:8]}")
+                home.mkdir()
+            # Another process may have decoded while this one waited.
+            decoded = DecodedStore(source, home, alive)
+            if not skip_bad:
+                decoded.log.forget_defects()
+            bad = decoded.write(decoded.missing(), progress)
+        if bad and not skip_bad:
+            raise ValueError(_listing(source, bad))
+    return _cases(source, patch, decoded, skip_bad)
+
+
+def _cases(
+    source: DataSource, patch: tuple[int, ...], store: CaseStore, skip_bad: bool
+) -> CachedCases:
+    facts = store.log.facts
+    extents = [
+        source.shapes[case] if known is None else known.extent for case, known in enumerate(facts)
+    ]
+    for shape in set(extents):
+        _check_patch(shape, patch)
+    return CachedCases(
+        store=store,
+        case_ids=source.case_ids,
+        num_classes=source.num_classes,
+        channels=source.channels,
+        extents=tuple(extents),
+        patch=patch,
+        around=source.label_around,
+        skip_bad=skip_bad,
+        targets=tuple(zip(*source.targets.values(), strict=True)),
+    )
+
+
+def _check_patch(shape: tuple[int, ...], patch: tuple[int, ...]) -> None:
+    if math.prod(shape):
+        check_growth(shape, tuple(map(max, shape, patch)), f"patch = {list(patch)}")
+
+
+def _chosen(source: DataSource, folder: Path) -> str:
+    """Return how to read cases: from their files where a copy would have no room."""
+    least = sum(map(math.prod, source.shapes)) * source.channels
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return FILES if least > min(limit_bytes(), shutil.disk_usage(there).free) else DECODED
+
+
+def _listing(source: DataSource, bad: Mapping[int, BadCaseError]) -> str:
+    """Return what is wrong with cases, a line for each cause."""
+    defects = [
+        defect_of(error.cause, source.case_ids[case], source.root) for case, error in bad.items()
+    ]
+    lines = lines_by_cause(defects)
+    more = len(lines) - SHOWN_DEFECTS
+    rest = f"\n  and {more} more" if more > 0 else ""
+    return (
+        f"{len(defects)} of {len(source.case_ids)} cases of the data set {source.name!r} cannot be "
+        "used. Correct or remove their files:"
+        + "".join(f"\n  {line}" for line in lines[:SHOWN_DEFECTS])
+        + rest
+    )
+
+
+def note_cases(
+    source: DataSource,
+    folder: Path | None = None,
+    shown: Callable[[Collection[int]], Iterable[int]] = iter,
+) -> None:
+    """Note what the pixels of each case show, so that a run need not wait until all are decoded.
+
+    Raises OSError where the cache cannot be written.
+    """
+    home = (folder or default_folder()) / cache_key(source)
+    with hold(home):
+        log = case_log(source, home)
+        log.forget_defects()
+        unknown = [case for case, facts in enumerate(log.facts) if facts is None]
+        with ThreadPoolExecutor(len(usable_cores())) as pool:
+            looks = pool.map(partial(look_at, source), unknown)
+            for case, (facts, places) in zip(shown(unknown), looks, strict=True):
+                log.add(case, facts, places)
+        log.publish()
+
+
+def cache_key(source: DataSource) -> str:
     """Return the name of the folder in which the source's cases are cached."""
     parts = [
         FORMAT_VERSION,
@@ -140,74 +242,26 @@ def cache_key(source: DataSource, patch: tuple[int, ...]) -> str:
         source.num_classes,
         source.channels,
         source.case_ids,
-        patch,
+        len(source.patch),
     ]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.name)[:40]
     return f"{name}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}"
 
 
-def _load(
-    home: Path, source: DataSource, patch: tuple[int, ...], skip_bad: bool
-) -> CachedCases | None:
-    """Return the cases of an earlier build, if it is complete and its defects may be skipped."""
-    try:
-        index = read_json(home / INDEX, Index)
-        if index is None or not _is_of(index, source, patch):
-            return None
-        if index.defects and not skip_bad:
-            return None
-        extents, counts = index.extents, index.foreground
-        signs = [CaseSigns.from_json(asdict(case)) for case in index.signs]
-        cases = cached_cases(home, source, patch, extents, counts, signs, index.defects)
-        # A user may have removed a file, or a full disk may have cut it off.
-        image_bytes = cases.image_path.stat().st_size
-        mask_bytes = cases.mask_path.stat().st_size
-        foreground_bytes = cases.foreground_path.stat().st_size
-    except (FileNotFoundError, RecordError):
-        return None
-    voxels = cases.num_voxels
-    sizes = (voxels * cases.channels * 4, voxels, cases.num_foreground * 8)
-    return cases if (image_bytes, mask_bytes, foreground_bytes) == sizes else None
-
-
-def _is_of(index: Index, source: DataSource, patch: tuple[int, ...]) -> bool:
-    """Whether the index has every case of the data set, with as many axes and classes."""
-    num_cases = len(source.case_ids)
-    return (
-        len(index.extents) == len(index.foreground) == len(index.signs) == num_cases
-        and all(len(extent) == len(patch) for extent in index.extents)
-        and len({len(counts) for counts in index.foreground}) == 1
-        and all(
-            len(case.label_pixels) == len(counts) + 1
-            for case, counts in zip(index.signs, index.foreground, strict=True)
-        )
-        and all(case < num_cases for case in index.defects)
-    )
-
-
-def _take_lock(file: BinaryIO) -> bool:
-    """Lock a file, and return whether that worked; False where another process has the lock."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 @contextmanager
-def _lock(path: Path, alive: Callable[[], None]) -> Iterator[None]:
-    """Wait until no other process builds here; the kernel frees the lock of one that dies."""
+def _lock(path: Path, alive: Callable[[], None]) -> Iterator[bool]:
+    """Wait until no other process builds here; the kernel frees the lock of one that dies.
+
+    Yields whether the file system has locks.
+    """
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
         try:
-            while not _take_lock(file):
+            while not take_lock(file):
                 alive()
                 time.sleep(LOCK_SECONDS)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
-            # This file system has no locks: each process decodes into files of its own.
+            yield False
         else:
-            for pattern in UNFINISHED:
-                for remnant in path.parent.glob(pattern):
-                    remnant.unlink(missing_ok=True)
-        yield
+            yield True

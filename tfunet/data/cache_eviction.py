@@ -22,9 +22,10 @@ DEFAULT_LIMIT = "100GiB"
 UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 IN_USE = "in_use"
 LOCK = "lock"
+# Is there once all cases are.
 INDEX = "index.json"
-CONTENT = ("images.bin", "masks.bin", "foreground.bin")
-UNFINISHED = tuple(f"{name}.*.tmp" for name in (*CONTENT, INDEX))
+IMAGES, MASKS = "images.bin", "masks.bin"
+CONTENT = (IMAGES, MASKS, "foreground.bin", "cases.jsonl")
 # Programs that make backups know this name and its first line: https://bford.info/cachedir.
 MARKER = "CACHEDIR.TAG"
 MARK = (
@@ -121,7 +122,7 @@ def remove(entry: CachedSet) -> bool:
             return True
         except OSError:
             return False
-        ours = (*CONTENT, *UNFINISHED, f"{PARTIAL}*", LOCK, IN_USE, MARKER)
+        ours = (*CONTENT, f"{PARTIAL}*", LOCK, IN_USE, MARKER)
         remove_files(entry.path, ours)
     # On NFS the locked file exists until it is closed. What is not ours stays, with the folder.
     with suppress(OSError):

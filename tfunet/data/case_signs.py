@@ -9,6 +9,8 @@ import numpy as np
 
 from tfunet.data.defects import Defect
 
+COUNTED = 2**20
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +60,10 @@ class SignsReader:
     def add(self, image: np.ndarray, mask: np.ndarray) -> None:
         """Look at a part of the image (rows, ..., channels) and of the mask (rows, ...)."""
         num_classes = len(self._label_pixels)
-        for plane in mask:  # Counting takes eight bytes a pixel.
-            labels = plane.astype(np.intp).ravel()
-            self._label_pixels += np.bincount(labels, minlength=num_classes)[:num_classes]
+        labels = mask.reshape(-1)
+        for first in range(0, len(labels), COUNTED):  # Counting takes eight bytes a pixel.
+            some = labels[first : first + COUNTED].astype(np.intp)
+            self._label_pixels += np.bincount(some, minlength=num_classes)[:num_classes]
         self._digest.update(np.ascontiguousarray(image, np.float32).data)
         ends = (*self._ends, float(image.min()), float(image.max()))
         self._ends = [min(ends), max(ends)]

@@ -72,9 +72,11 @@ def class_weights(
 def training_pixels(cases: CachedCases, train: Sequence[int]) -> tuple[int, ...]:
     """Return the pixels of each label in the training cases, background first.
 
-    Pixels that count for nothing, and those with which small cases are padded, are left out.
+    Pixels that count for nothing, and those with which small cases are padded, are left out. So
+    are cases that nobody has read yet.
     """
-    return tuple(map(sum, zip(*(cases.signs[case].label_pixels for case in train), strict=True)))
+    known = [signs.label_pixels for case in train if (signs := cases.signs(case)) is not None]
+    return tuple(map(sum, zip(*known, strict=True)))
 
 
 def weights_line(config: RunConfig, source: DataSource, weights: Sequence[float]) -> str:

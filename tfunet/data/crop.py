@@ -12,8 +12,7 @@ def patch_start(
     shape: tf.Tensor,
     patch: Sequence[int],
     *,
-    counts: tf.Tensor,
-    place: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    voxel: Callable[[tf.Tensor], tf.Tensor],
     foreground_share: float,
     seed: int,
     epoch: tf.Tensor,
@@ -26,8 +25,7 @@ def patch_start(
     anywhere.
 
     Args:
-        counts: Number of known voxels of each label from 1, (labels,) int64.
-        place: (index of a label, number of its voxel) to the voxel's index in the flattened case.
+        voxel: Two random numbers to a foreground voxel, (rank,) int64; negative if there is none.
         foreground_share: Share of the samples to centre, 0 to 1.
     """
 
@@ -38,16 +36,12 @@ def patch_start(
     if not foreground_share:
         return anywhere
     bits = tf.cast(random_streams.random_bits([2], seed_of(random_streams.VOXEL_STREAM)), tf.int64)
-    present = tf.math.count_nonzero(counts, dtype=tf.int64)
-    labels = tf.argsort(tf.cast(counts == 0, tf.int32), stable=True)
-    label = tf.gather(labels, tf.math.floormod(bits[0], tf.maximum(present, 1)))
-    number = tf.math.floormod(bits[1], tf.maximum(tf.gather(counts, label), 1))
-    voxel = tf.unravel_index(place(tf.cast(label, tf.int64), number), shape)
+    middle = voxel(bits)
     size = np.asarray(patch, np.int64)
-    centred = tf.clip_by_value(voxel - size // 2, 0, shape - size)
+    centred = tf.clip_by_value(middle - size // 2, 0, shape - size)
     is_centred = (
         random_streams.uniform([], seed_of(random_streams.CENTRED_STREAM)) < foreground_share
-    ) & (present > 0)
+    ) & tf.reduce_all(middle >= 0)
     return tf.where(is_centred, centred, anywhere)
 
 

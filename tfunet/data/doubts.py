@@ -78,7 +78,9 @@ def doubts(source: DataSource, cases: Sequence[CaseLook]) -> tuple[list[Defect],
 
 
 def check_classes(source: DataSource, cached: CachedCases, split: Split) -> None:
-    """Raise ValueError for classes of which no case in the split has a pixel."""
+    """Raise ValueError for classes of which no case in the split has a pixel, if all are known."""
+    if not cached.is_known:
+        return
     absent = _absent(source, _looks(source, cached, split))
     if absent:
         raise ValueError(f"The data set {source.name!r} has a defect: {' '.join(absent.values())}")
@@ -100,6 +102,8 @@ def _absent(source: DataSource, cases: Sequence[CaseLook]) -> dict[int, str]:
 
 def lines_of_doubt(source: DataSource, cached: CachedCases, split: Split) -> list[str]:
     """Return what may be a mistake in decoded cases, in words; the first 20, and their number."""
+    if not cached.is_known:
+        return []
     leaks, warnings = doubts(source, _looks(source, cached, split))
     lines = lines_by_cause([*leaks, *warnings])
     if len(lines) > SHOWN_DEFECTS:
@@ -109,21 +113,22 @@ def lines_of_doubt(source: DataSource, cached: CachedCases, split: Split) -> lis
 
 
 def _looks(source: DataSource, cached: CachedCases, split: Split) -> list[CaseLook]:
-    """Return what decoding showed of the cases in the split."""
+    """Return what decoding showed of the cases in the split, as far as they are decoded."""
     return [
         CaseLook(
             case_id=source.case_ids[index],
             file=source.files[index] if source.files else source.case_ids[index],
             side=side,
-            label_pixels=cached.signs[index].label_pixels[1:],
+            label_pixels=signs.label_pixels[1:],
             num_pixels=math.prod(cached.extents[index]),
-            constant=dict.fromkeys(cached.signs[index].constant, "has the same value"),
-            content=cached.signs[index].content,
+            constant=dict.fromkeys(signs.constant, "has the same value"),
+            content=signs.content,
             spacing=source.spacings[index] if source.spacings else None,
-            notes=cached.signs[index].notes,
+            notes=signs.notes,
         )
         for side in SIDES
         for index in getattr(split, side)
+        if (signs := cached.signs(index)) is not None
     ]
 
 

@@ -119,9 +119,8 @@ class EvaluationPipeline:
         return finished(dataset)
 
     def _window_reader(self, replicas: range) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-        is_cut = self.grid is not None
         extents = self.cases.patch if self.grid is None else self.grid.largest_window
-        read = part_reader(self.cases, extents, row_by_row=is_cut)
+        read = part_reader(self.cases, extents)
         validation = np.asarray(self.validation, np.int64)
         origins = np.asarray(self.cases.origins, np.int64)
         rank = len(self.cases.patch)
@@ -137,9 +136,12 @@ class EvaluationPipeline:
             valid = index < self.num_windows
             row = tf.gather(self._windows, tf.minimum(index, self.num_windows - 1))
             case = tf.gather(validation, row[0])
+            part = read(case, row[1 : 1 + rank])
+            # A case that turns out to be of no use has no voxels.
+            valid &= part.pop("case") >= 0
             core = tf.cast(tf.where(valid, row[1 + rank : 1 + 3 * rank], 0), tf.int32)
             window = {
-                **read(case, row[1 : 1 + rank]),
+                **part,
                 "core_start": core[:rank],
                 "core_stop": core[rank:],
                 "case": tf.cast(row[0], tf.int32),

@@ -1,5 +1,6 @@
 """Collects foreground voxels, on which samples are centred. Imports no TensorFlow."""
 
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
@@ -39,6 +40,22 @@ class ForegroundVoxels:
         """Return for each label from 1 its sorted indices in the flattened mask, int64."""
         none = np.zeros(0, np.int64)
         return [np.sort(self._kept.get(label, none)) for label in range(1, self._num_classes)]
+
+
+def chosen_voxel(counts: Sequence[int], bits: Sequence[int]) -> tuple[int, int] | None:
+    """Return a label from 0, each with voxels equally likely, and the number of one of its voxels.
+
+    None where there are no voxels.
+
+    Args:
+        counts: Number of voxels of each label.
+        bits: Two random numbers.
+    """
+    labels = [label for label, count in enumerate(counts) if count]
+    if not labels:
+        return None
+    label = labels[bits[0] % len(labels)]
+    return label, bits[1] % counts[label]
 
 
 def _scattered(places: np.ndarray) -> np.ndarray:

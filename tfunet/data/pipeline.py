@@ -18,7 +18,7 @@ from tfunet.data.augmentation.augment import SampleDraws, augment, draw_orientat
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
-from tfunet.data.readers import Reader, part_reader, place_reader
+from tfunet.data.readers import part_reader, voxel_reader
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.machine.cores import usable_cores
 from tfunet.parallel.feed import fed_groups, parts_of
@@ -107,7 +107,7 @@ class TrainingPipeline:
     def buffered_bytes(self) -> int:
         """Most bytes of samples that a process holds at a time: finished, or in the making.
 
-        The mapped cache is not counted: the system takes its pages back when it needs them.
+        Pages of files are not counted: the system takes them back when it needs them.
         """
         # In the making: a sample on each core, a batch, and the batch that is handed over.
         samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + parallel_calls()
@@ -124,7 +124,7 @@ class TrainingPipeline:
         if len(replicas) == 1 and self.changes_rows_alone:
             rows = part_rows(mesh, replicas.start, self.cases.patch)
         extents, begin = [end - first for first, end in rows], [first for first, _ in rows]
-        read = partial(self.sample_reader(part_reader(self.cases, extents), extents), begin=begin)
+        read = partial(self.sample_reader(extents), begin=begin)
         dataset = self.samples(groups).map(read, num_parallel_calls=parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
         dataset = dataset.map(partial(self._passes, rows=rows))
@@ -171,6 +171,12 @@ class TrainingPipeline:
         table = np.asarray(spans, np.int64).reshape(-1, 3)
         return tf.data.Dataset.from_tensor_slices(table).flat_map(of_epoch)
 
+    def first_order(self) -> list[int]:
+        """Return the samples of the first epoch, from the first step on, of all replicas."""
+        epoch, step = divmod(self.first_step, self.steps_per_epoch)
+        order = epoch_order(self.num_samples, self.seed, tf.constant(epoch, tf.int64))
+        return order[step * self.replica_batch * self.num_replicas :].numpy().tolist()
+
     def _changes(self) -> Callable[..., dict[str, tf.Tensor]]:
         """Return the function that augments a part of a case; it does nothing if `augmented` does
         it, or samples are arrays.
@@ -188,22 +194,19 @@ class TrainingPipeline:
         is_plain = self.augmented_by == "device" or self.cases.samples is not None
         return plain if is_plain else changed
 
-    def sample_reader(
-        self, read: Reader, extents: Sequence[int]
-    ) -> Callable[..., dict[str, tf.Tensor]]:
+    def sample_reader(self, extents: Sequence[int]) -> Callable[..., dict[str, tf.Tensor]]:
         """Return the function (epoch, sample, begin) -> rows of its patch after augmentation.
 
         Args:
-            read: As `part_reader` returns it, for `extents`.
             extents: How many rows there are along each axis, from `begin` on. If these are not
                 all, `changes_rows_alone` must hold.
         """
         change = self._changes()
         patch = np.asarray(self.cases.patch)
-        place_of = place_reader(self.cases)
+        read = part_reader(self.cases, extents, among=self.train)
+        voxel_of = voxel_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)
-        counts = np.asarray(self.cases.foreground_counts, np.int64)
 
         @tf.autograph.experimental.do_not_convert
         def sample_of(
@@ -213,8 +216,7 @@ class TrainingPipeline:
             start = patch_start(
                 tf.gather(shapes, case),
                 self.cases.patch,
-                counts=tf.gather(counts, case),
-                place=partial(place_of, case),
+                voxel=partial(voxel_of, case),
                 foreground_share=self.foreground_share,
                 seed=self.seed,
                 epoch=epoch,
@@ -224,12 +226,12 @@ class TrainingPipeline:
                 # What a flip brings to these rows lies at the other end.
                 draws = SampleDraws(seed=self.seed, epoch=epoch, sample=sample)
                 flipped = draw_orientation(self.augmentation, len(patch), draws)
-                moved = tf.cast(begin, start.dtype)
+                begin = tf.cast(begin, start.dtype)
                 if flipped is not None:
-                    moved = tf.where(flipped.reverse, patch - extents - moved, moved)
-                start += moved
-            changed = change(read(case, start), epoch=epoch, sample=sample)
-            return {**changed, "sample": sample, "epoch": epoch}
+                    begin = tf.where(flipped.reverse, patch - extents - begin, begin)
+            part = read(case, start, begin)
+            del part["case"]
+            return {**change(part, epoch=epoch, sample=sample), "sample": sample, "epoch": epoch}
 
         return sample_of
 

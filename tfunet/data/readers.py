@@ -1,33 +1,54 @@
-"""Reads boxes of decoded cases, places and numbers in them, as ops of TensorFlow."""
+"""Reads parts of cases, places and numbers in them, as ops of TensorFlow."""
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfunet.data.arrays import ArraySamples
 from tfunet.data.cached_cases import CachedCases
-from tfunet.data.memory_map import mapped
+from tfunet.data.read_failure import noting_failures
 
-Reader = Callable[[tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]
+Reader = Callable[..., dict[str, tf.Tensor]]
 
 
-def part_reader(cases: CachedCases, extents: Sequence[int], *, row_by_row: bool = False) -> Reader:
-    """Return the function (case, start) to a part of a case: its image (*extents, channels), and
-    its mask (*extents), where it has one, or its target.
+def part_reader(cases: CachedCases, extents: Sequence[int], *, among: Sequence[int] = ()) -> Reader:
+    """Return the function (case, start, begin) to a part of a case.
 
-    `row_by_row` is as `window_reader` reads.
+    The part begins at `begin` (0 by default) of the patch that begins at `start`. It has its image
+    (*extents, channels), its mask (*extents), where the case has one, or its target, and the case:
+    the next one in `among` where this one turns out to be of no use, or -1 if there is none.
     """
     if cases.samples is not None:
         return _array_reader(cases.samples, extents)
-    read = (window_reader if row_by_row else patch_reader)(cases, extents)
+    patch = tuple(extents)
+    among = tuple(among)
     table = np.asarray(cases.targets, np.float32) if cases.targets else None
 
-    def part(case: tf.Tensor, start: tf.Tensor) -> dict[str, tf.Tensor]:
-        image, mask = read(case, start)
-        target = {} if table is None else {"target": tf.gather(table, case)}
-        return {"image": image, "mask": mask, **target}
+    @noting_failures
+    def read(case: Any, start: Any, begin: Any) -> tuple[np.ndarray, np.ndarray, np.int64]:
+        image, mask, taken = cases.read_or_next(
+            int(case), start.tolist(), begin.tolist(), patch, among
+        )
+        return image, mask, np.int64(taken)
+
+    def part(
+        case: tf.Tensor, start: tf.Tensor, begin: tf.Tensor | Sequence[int] | None = None
+    ) -> dict[str, tf.Tensor]:
+        offset = [0] * len(patch) if begin is None else begin
+        image, mask, taken = tf.numpy_function(
+            read,
+            [case, tf.cast(start, tf.int64), tf.cast(offset, tf.int64)],
+            [tf.float32, tf.uint8, tf.int64],
+            stateful=False,
+        )
+        image.set_shape((*patch, cases.channels))
+        mask.set_shape(patch)
+        taken.set_shape(())
+        target = {} if table is None else {"target": tf.gather(table, tf.maximum(taken, 0))}
+        return {"image": image, "mask": mask, "case": taken, **target}
 
     return part
 
@@ -35,11 +56,14 @@ def part_reader(cases: CachedCases, extents: Sequence[int], *, row_by_row: bool 
 def _array_reader(samples: ArraySamples, extents: Sequence[int]) -> Reader:
     x, y = _variables(samples)
 
-    def part(case: tf.Tensor, start: tf.Tensor) -> dict[str, tf.Tensor]:
+    def part(
+        case: tf.Tensor, start: tf.Tensor, begin: tf.Tensor | Sequence[int] | None = None
+    ) -> dict[str, tf.Tensor]:
         image = tf.gather(x, case)
-        if extents != samples.x.shape[1:-1]:
+        if tuple(extents) != samples.x.shape[1:-1]:
+            start = start if begin is None else start + tf.cast(begin, start.dtype)
             image = tf.slice(image, [*tf.unstack(start), 0], [*extents, image.shape[-1]])
-        return {"image": image, "target": tf.gather(y, case)}
+        return {"image": image, "target": tf.gather(y, case), "case": case}
 
     return part
 
@@ -52,89 +76,18 @@ def _variables(samples: ArraySamples) -> tuple[tf.Variable, tf.Variable]:
     return x, y
 
 
-def place_reader(
-    cases: CachedCases,
-) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]:
-    """Return the function (case, index of a label, number) -> place of that foreground voxel."""
-    if not cases.num_foreground:
-        return lambda case, label, number: tf.constant(0, tf.int64)
-    counts = np.asarray(cases.foreground_counts, np.int64)
-    firsts = np.cumsum(counts).reshape(counts.shape) - counts
-    places = mapped(cases.foreground_path, "<i8")
-
-    def place_of(case: tf.Tensor, label: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        first = tf.gather_nd(firsts, tf.stack([case, label]))
-        # For a case without the label the result is arbitrary; `crop` does not use it.
-        return tf.slice(places, [tf.minimum(first + number, cases.num_foreground - 1)], [1])[0]
-
-    return place_of
-
-
-def patch_reader(
-    cases: CachedCases, extents: Sequence[int]
-) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return the function (case, start) -> (image (*extents, channels), mask (*extents))."""
-    patch, channels = tuple(extents), cases.channels
-    shapes = np.asarray(cases.shapes, np.int64)
-    offsets = np.asarray(cases.offsets, np.int64)
-    images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
-
-    def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # First the needed range of the first axis, which is contiguous, then the patch in it.
-        across = tf.gather(shapes, case)[1:]
-        row = tf.reduce_prod(across)
-        first = tf.gather(offsets, case) + start[0] * row
-        size = patch[0] * row
-        image = tf.slice(images, [first * channels], [size * channels])
-        image = tf.reshape(image, tf.concat([patch[:1], across, [channels]], axis=0))
-        mask = tf.slice(masks, [first], [size])
-        mask = tf.reshape(mask, tf.concat([patch[:1], across], axis=0))
-        corner = tf.concat([[0], start[1:]], axis=0)
-        return (
-            tf.slice(image, tf.concat([corner, [0]], axis=0), [*patch, channels]),
-            tf.slice(mask, corner, patch),
-        )
-
-    return read
-
-
-def window_reader(
-    cases: CachedCases, extents: Sequence[int]
-) -> Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """Return the same as `patch_reader`, for windows that are much narrower than their case.
-
-    A window is read row by row, so that a row of the case is never copied as a whole. That takes
-    longer for small windows.
+def voxel_reader(cases: CachedCases) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Return the function (case, two random numbers) to a foreground voxel of the case, (rank,)
+    int64; -1 along each axis where the case has none.
     """
-    first_rows, channels = extents[0], cases.channels
-    shapes = np.asarray(cases.shapes, np.int64)
-    offsets = np.asarray(cases.offsets, np.int64)
-    images, masks = mapped(cases.image_path, "<f4"), mapped(cases.mask_path, "u1")
 
-    def read(case: tf.Tensor, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        # At each index of the first axis, the needed range of the second is contiguous.
-        across = tf.gather(shapes, case)[1:]
-        row, inner = tf.reduce_prod(across), tf.reduce_prod(across[1:])
-        first = tf.gather(offsets, case) + start[0] * row + start[1] * inner
-        size = extents[1] * inner
+    @noting_failures
+    def read(case: Any, bits: Any) -> np.ndarray:
+        return np.asarray(cases.foreground_voxel(int(case), bits.tolist()), np.int64)
 
-        def row_of(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return (
-                tf.slice(images, [at * channels], [size * channels]),
-                tf.slice(masks, [at], [size]),
-            )
+    def voxel(case: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+        place = tf.numpy_function(read, [case, bits], tf.int64, stateful=False)
+        place.set_shape((len(cases.patch),))
+        return place
 
-        image, mask = tf.map_fn(
-            row_of,
-            first + tf.range(first_rows, dtype=tf.int64) * row,
-            fn_output_signature=(tf.float32, tf.uint8),
-        )
-        shape = tf.concat([[first_rows, extents[1]], across[1:]], axis=0)
-        corner = tf.concat([[0, 0], start[2:]], axis=0)
-        image = tf.reshape(image, tf.concat([shape, [channels]], axis=0))
-        return (
-            tf.slice(image, tf.concat([corner, [0]], axis=0), [*extents, channels]),
-            tf.slice(tf.reshape(mask, shape), corner, extents),
-        )
-
-    return read
+    return voxel

@@ -16,7 +16,7 @@ from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.check import case_defects
 from tfunet.data.crop import patch_start
 from tfunet.data.defects import Defect, DefectsError
-from tfunet.data.foreground import ForegroundVoxels
+from tfunet.data.foreground import ForegroundVoxels, chosen_voxel
 from tfunet.data.source import DataSource
 from tfunet.data.split import split_of
 from tfunet.data.task import open_task
@@ -113,15 +113,14 @@ def first_samples(
         case_id = source.case_ids[index]
         if defects := case_defects(source, image, mask):
             raise DefectsError(source.name, [Defect(file=case_id, what=what) for what in defects])
-        image, mask = _padded(image, patch), _padded(mask, patch, source.label_around)
         voxels = ForegroundVoxels(source.num_classes)
         voxels.add(mask)
-        places = voxels.places()
+        voxel = partial(_voxel, voxels.places(), mask.shape, padding_before(mask.shape, patch))
+        image, mask = _padded(image, patch), _padded(mask, patch, source.label_around)
         corner = patch_start(
             tf.constant(mask.shape, tf.int64),
             patch,
-            counts=tf.constant([len(label_places) for label_places in places], tf.int64),
-            place=partial(_place, places),
+            voxel=voxel,
             foreground_share=config.foreground_share,
             seed=config.seed,
             epoch=when,
@@ -152,10 +151,14 @@ def _variants(augmentation: Augmentation, *, each: bool) -> list[tuple[str, Augm
     return variants
 
 
-def _place(places: list[np.ndarray], label: tf.Tensor, number: tf.Tensor) -> np.int64:
-    """Return the place of a foreground voxel; where there is none, an unused 0."""
-    label_places = places[int(label)]
-    return label_places[int(number)] if len(label_places) else np.int64(0)
+def _voxel(
+    places: Sequence[np.ndarray], shape: Sequence[int], origin: Sequence[int], bits: tf.Tensor
+) -> tf.Tensor:
+    chosen = chosen_voxel([len(each) for each in places], bits.numpy().tolist())
+    if chosen is None:
+        return tf.fill([len(shape)], tf.constant(-1, tf.int64))
+    label, number = chosen
+    return tf.constant(np.unravel_index(places[label][number], shape) + np.array(origin), tf.int64)
 
 
 def _padded(array: np.ndarray, patch: Sequence[int], value: int = 0) -> np.ndarray:

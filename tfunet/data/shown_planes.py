@@ -36,7 +36,7 @@ class Plane:
             filled.append(slice(begin, begin + len(range(skipped, size, self.step))))
         canvas[tuple(filled)] = voxels[tuple(taken)]
 
-    def of(self, voxels: np.ndarray) -> np.ndarray:
+    def of(self, voxels: Any) -> np.ndarray:
         """Return this plane of a whole case (*spatial) or (*spatial, channels)."""
         plane = voxels if self.axis is None else voxels.take(self.at, self.axis)
         return np.asarray(plane[:: self.step, :: self.step])

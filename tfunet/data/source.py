@@ -1,7 +1,7 @@
 """The interface of a data set: cases by index. Imports no TensorFlow."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
 from tfunet.data.formats.units import METRES
 from tfunet.data.preparation_options import check_preparation
+from tfunet.data.preprocess import Intensity, Statistics
 from tfunet.files.home import expand_home
 from tfunet.files.typed import typed
 from tfunet.record import as_recorded
@@ -51,16 +52,27 @@ class RawCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseParts:
-    """A case that is read in parts, because the whole takes much memory.
+class StoredCase:
+    """A case to be stored, in parts where the whole takes much memory.
 
     Args:
         shape: Spatial shape of the case.
-        parts: (image, mask) as `DataSource.read` gives them, cut along the first axis, in order.
+        parts: (image, mask) cut along the first axis, in order: float32 (rows, ..., channels), not
+            yet normalised, and uint8 (rows, ...).
+        statistics: Those of the whole image, for `tfunet.data.preprocess.normalise`; None where it
+            needs none.
+        dtype: Type of whole numbers that holds the image of a case in parts exactly, where its
+            files say one.
     """
 
     shape: tuple[int, ...]
-    parts: Iterator[tuple[np.ndarray, np.ndarray]]
+    parts: Iterable[tuple[np.ndarray, np.ndarray]]
+    statistics: Statistics | None = None
+    dtype: str = ""
+
+
+# (start, stop) to that box of a case: image (*box, channels) and mask (*box), as `read` gives them.
+BoxReader = Callable[[Sequence[int], Sequence[int]], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +96,13 @@ class DataSource:
         read: Case index to (image, mask): float32 (*spatial, channels), preprocessed, and
             uint8 (*spatial). Raises ValueError that names the file for one that cannot be used.
             Called in any order, from several threads at once.
-        read_parts: Case index to the same in parts, or None for a case that `read` should read.
+        stored: Case index to what a store keeps of it; by default the result of `read`.
+        intensity: How the images of `stored` are normalised: `read` gives the result.
+        boxes: Case index, and its statistics where they are known, to what reads boxes of it
+            without the rest; None for a case whose files are read as a whole.
         raw: Case index to the case before preprocessing, for `tfunet data check`; raises as
             `read`. By default the result of `read`.
-        notes: Case index to what may be a mistake in its files, once `read` or `read_parts` has
+        notes: Case index to what may be a mistake in its files, once `read` or `stored` has
             read them.
         files: The file of each case to name in messages; by default the case's name.
         spacings: Pixel size of each case as training sees it, where known.
@@ -122,7 +137,9 @@ class DataSource:
     patch: tuple[int, ...]
     fingerprint: str
     read: Callable[[int], tuple[np.ndarray, np.ndarray]]
-    read_parts: Callable[[int], CaseParts | None] = lambda index: None
+    stored: Callable[[int], StoredCase] | None = None
+    intensity: Intensity = "none"
+    boxes: Callable[[int, Statistics | None], BoxReader | None] = lambda index, statistics: None
     targets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     samples: ArraySamples | None = None
     raw: Callable[[int], RawCase] | None = None
@@ -226,6 +243,13 @@ class DataSource:
                 f"read must return an image and a mask as two NumPy arrays, and returned {got}."
             )
         return case[0], case[1]
+
+    def to_store(self, index: int) -> StoredCase:
+        """Return what a store keeps of a case. Raises as `read_case`."""
+        if self.stored is not None:
+            return self.stored(index)
+        image, mask = self.read_case(index)
+        return StoredCase(shape=mask.shape, parts=[(image, mask)])
 
     def _check_targets(self) -> None:
         if self.regions or self.num_classes != 1:

@@ -7,6 +7,7 @@ from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
 from tfunet.config.case_metrics import OWN, case_metrics, check_score_names
+from tfunet.config.data_keys import DECODED
 from tfunet.config.monitors import check_monitors
 from tfunet.config.run import RunConfig
 from tfunet.data.cache import build_cache, cache_folder
@@ -40,10 +41,12 @@ class Task:
         augmentation.check_patch(self.patch)
         return augmentation
 
-    def decode(self, alive: Callable[[], None] = lambda: None) -> CachedCases:
+    def decode(
+        self, alive: Callable[[], None] = lambda: None, *, store: str = DECODED, whole: bool = True
+    ) -> CachedCases:
         """Return the decoded cases, from the cache where they are there already.
 
-        `alive` is called now and then while this takes time.
+        `alive` is called now and then while this takes time. The rest is as in `build_cache`.
         """
         if self.source.samples is not None:
             return cases_of_arrays(self.source, self.source.samples)
@@ -52,6 +55,8 @@ class Task:
                 self.source,
                 cache_folder(self.config.cache_dir),
                 patch=self.patch,
+                store=store,
+                whole=whole,
                 progress=show,
                 alive=alive,
                 skip_bad=self.config.skips_bad,

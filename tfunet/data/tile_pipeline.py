@@ -28,7 +28,6 @@ from tfunet.data.pipeline import (
     finished,
     parallel_calls,
 )
-from tfunet.data.readers import part_reader
 from tfunet.data.sample_order import epoch_spans, fed_position
 from tfunet.geometry.grid import Grid
 from tfunet.parallel.feed import fed_groups, parts_of
@@ -140,9 +139,7 @@ class TilePipeline:
     def _reader(self, rows: Rows) -> Any:
         """Return the function of a tile to these rows of its window."""
         extents, first = [end - begin for begin, end in rows], [begin for begin, _ in rows]
-        read = self.samples.sample_reader(
-            part_reader(self.samples.cases, extents, row_by_row=True), extents
-        )
+        read = self.samples.sample_reader(extents)
         table = np.asarray(
             [(tile.begin, tile.start, tile.stop) for tile in self.grid.even_tiles], np.int64
         )

@@ -168,7 +168,7 @@ def measured_sample_seconds(config: RunConfig) -> float:
     """
     task = open_task(config)
     pipeline = TrainingPipeline(
-        cases=task.decode(),
+        cases=task.decode(store=config.store, whole=False),
         train=split_of(config, task.source).train,
         last_step=MOST_BATCHES,
         replica_batch=config.global_samples,

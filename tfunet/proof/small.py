@@ -16,7 +16,6 @@ from tfunet.geometry.grid import Grid, grid
 from tfunet.pipeline.network import read_network
 from tfunet.training.run_data import RunData
 from tfunet.training.tiling import Tiles
-from tfunet.training.whole_cases import stored_voxels
 
 # Rows of a part, or of an axis that is whole, that let a 3 x 3 kernel see more than borders.
 LEAST_ROWS = 8
@@ -136,8 +135,8 @@ def real_samples(
     images: list[np.ndarray] = []
     masks: list[np.ndarray] = []
     for case in chosen:
-        image = stored_voxels(data.cases, case, image=True, padded=True)
-        mask = stored_voxels(data.cases, case, padded=True)
+        image = data.cases.image(case, padded=True)
+        mask = np.asarray(data.cases.mask(case, padded=True))
         places = [
             tuple(
                 slice(start, start + size)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from tfunet.data.cached_cases import CachedCases
-from tfunet.data.class_weights import KEY, class_weights, given_weights, training_pixels
+from tfunet.data.class_weights import BALANCED, KEY, class_weights, given_weights, training_pixels
 from tfunet.data.source import DataSource
 from tfunet.data.task import Task
 from tfunet.learning import losses
@@ -50,6 +50,8 @@ def shared_weights(
     A run that goes on keeps the weights of data.json. Raises ValueError as `class_weights`.
     """
     folder, topology, text = attempt.folder, attempt.topology, b""
+    if given_weights(attempt.config) == BALANCED:
+        cases.learn(train)
     weights = class_weights(attempt.config, source, training_pixels(cases, train))
     if not weights:
         return ()

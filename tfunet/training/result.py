@@ -131,7 +131,7 @@ def summarise(trainer: Trainer, measured: Measurements) -> dict[str, Any]:
         "began_unix_seconds": progress.began,
         "elapsed_seconds": measured.elapsed_seconds,
         **{f"energy_{name}": energy.get(name) for name in ("joules", "packages", "gpus")},
-        "left_out_cases": data.num_left_out,
+        "left_out_cases": data.num_left_out + len(data.replaced()),
         "peak_resident_bytes": [int(row[0]) for row in measured.peaks],
         "peak_device_bytes": [int(row[1]) or None for row in measured.peaks],
         "pipeline_bytes": trainer.steps.pipeline.buffered_bytes,

@@ -95,6 +95,12 @@ class RunData:
         """Voxels of each validation case."""
         return [math.prod(self.cases.extents[case]) for case in self.split.validation]
 
+    def replaced(self) -> dict[str, str]:
+        """Return what is wrong with cases that turned out to be of no use in training."""
+        defects, chosen = self.cases.defects, {*self.split.train, *self.split.validation}
+        ids = self.task.source.case_ids
+        return {ids[case]: what for case, what in defects.items() if case in chosen}
+
     def scoring(self, cases: Sequence[int]) -> Scoring:
         """Return how these cases are scored."""
         source = self.task.source
@@ -122,6 +128,10 @@ class RunData:
     def training(self, first_step: int) -> TrainingPipeline | TilePipeline:
         """Return the training batches from a step of the run to its last one."""
         config = self.task.config
+        each = config.patches_per_case
+        samples = self._samples(first_step, config.global_samples, num_replicas=1)
+        order = (self.split.train[sample // each] for sample in samples.first_order())
+        self.cases.begin((*order, *self.split.validation))
         if self.tiles is None:
             return self._samples(first_step, config.replica_samples, config.num_replicas)
         return TilePipeline(
@@ -165,7 +175,9 @@ def open_data(attempt: Attempt) -> RunData:
             if told is not None:
                 attempt.say(told)
     augmentation = task.augmentation()
-    cases = task.decode(alive=functools.partial(attempt.begin, "decoding"))
+    cases = task.decode(
+        functools.partial(attempt.begin, "decoding"), store=config.store, whole=False
+    )
     attempt.begin("setting up the model")
     source = task.source
     split, num_left_out = _shared_split(attempt, source, cases.defects)
@@ -242,12 +254,13 @@ def _write_facts(
     config, folder, source = attempt.config, attempt.folder, task.source
     before = first_contents(folder) if checkpoint.exists(folder) else None
     now = contents(cases, split)
-    if before not in (None, now):
+    if None not in (before, now) and before != now:
         attempt.say(
             "warning: images or masks are others than those that this run began with. Start a "
             "new run, or restore their files."
         )
-    values = [value for case in split.train for value in cases.signs[case].ends]
+    known = (cases.signs(case) for case in split.train)
+    values = [value for signs in known if signs is not None for value in signs.ends]
     folder.write_data(
         {
             "name": source.name,

@@ -15,7 +15,7 @@ from tfunet.record import SHOWN_CASES
 from tfunet.training.epochs import Trainer
 from tfunet.training.evaluation import Scores
 from tfunet.training.run_data import RunData
-from tfunet.training.whole_cases import cores, stored_voxels
+from tfunet.training.whole_cases import cores
 
 
 def shown_positions(sums: np.ndarray) -> dict[str, int]:
@@ -43,7 +43,7 @@ def keep_shown_cases(trainer: Trainer, scores: Scores | None) -> None:
         return
     shown = shown_positions(scores.sums)
     chosen = tuple(data.split.validation[position] for position in shown.values())
-    masks = [stored_voxels(data.cases, case) for case in chosen]
+    masks = [np.asarray(data.cases.mask(case)) for case in chosen]
     planes = [planes_through(mask) for mask in masks]
     predicted = [
         [np.zeros(plane.of(mask).shape, np.uint8) for plane in several]
@@ -91,7 +91,7 @@ def _pictures(
     source = data.task.source
     arrays: dict[str, np.ndarray] = {}
     for number, (case, several) in enumerate(zip(ranks, planes, strict=True)):
-        image = stored_voxels(data.cases, case, image=True)
+        image = data.cases.image(case)
         coloured, in_colour = true_colours(source, case), source.in_colour
         pixels = [
             shown_channels(coloured(plane.of(image)), in_colour=in_colour) for plane in several

@@ -10,11 +10,13 @@ from tfunet.files.typed import RecordError
 from tfunet.record import RunFolder
 
 
-def contents(cases: CachedCases, split: Split) -> str:
-    """Return a hash of the images and labels of a split."""
+def contents(cases: CachedCases, split: Split) -> str | None:
+    """Return a hash of the images and labels of a split; None before all of them are read."""
     digest = hashlib.blake2b(digest_size=16)
     for case in (*split.train, *split.validation):
-        seen = [cases.case_ids[case], cases.signs[case].content, cases.foreground_counts[case]]
+        if (signs := cases.signs(case)) is None:
+            return None
+        seen = [cases.case_ids[case], signs.content, cases.foreground_counts(case)]
         digest.update(json.dumps(seen).encode())
     return digest.hexdigest()
 

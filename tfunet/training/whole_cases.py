@@ -120,7 +120,7 @@ class WholeCases:
             labels = self._whole(self._labels[position])
             if position % self._topology.process_count != self._topology.process_index:
                 continue
-            mask = np.asarray(stored_voxels(self._cases, case))
+            mask = np.asarray(self._cases.mask(case))
             objects = self._objects_of(case, mask.shape)
             for at, members in enumerate(self._regions.values()):
                 predicted, truth = np.isin(labels, members), np.isin(mask, members)
@@ -169,25 +169,3 @@ def cores(output: Mapping[str, Any]) -> Iterator[tuple[int, np.ndarray, np.ndarr
     ):
         if (high > low).all():
             yield int(case), start + low, window[tuple(map(slice, low, high))]
-
-
-def stored_voxels(
-    cases: CachedCases, case: int, *, image: bool = False, padded: bool = False
-) -> np.ndarray:
-    """Return the mask of a case, or its image with channels, mapped from the cache.
-
-    `padded` leaves the pixels in it with which small cases are padded.
-    """
-    channels = (cases.channels,) if image else ()
-    dtype = np.dtype("<f4" if image else np.uint8)
-    stored = np.memmap(
-        cases.image_path if image else cases.mask_path,
-        dtype,
-        "r",
-        offset=cases.offsets[case] * math.prod(channels) * dtype.itemsize,
-        shape=(*cases.shapes[case], *channels),
-    )
-    if padded:
-        return stored
-    ends = np.add(cases.origins[case], cases.extents[case])
-    return stored[tuple(map(slice, cases.origins[case], ends))]

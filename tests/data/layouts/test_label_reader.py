@@ -144,7 +144,7 @@ def test_the_file_of_a_case_with_odd_intensities_is_named(tmp_path, monkeypatch)
     assert [note.file for note in check(source).warnings] == ["1_b.npy"]
     monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
     source = open_source("folder", {"root": str(tmp_path), **options})
-    assert all(True for _ in source.read_parts(0).parts)
+    assert all(True for _ in source.stored(0).parts)
     assert [note.file for note in source.notes(0)] == ["1_b.npy"]
 
 
@@ -192,7 +192,7 @@ def test_a_one_hot_mask_is_its_labels(tmp_path, monkeypatch, channels, classes, 
     source = open_source("folder", {"root": str(tmp_path), **options})
     mask = source.read(0)[1]
     if by_parts:
-        mask = np.concatenate([part for _, part in source.read_parts(0).parts])
+        mask = np.concatenate([part for _, part in source.stored(0).parts])
     np.testing.assert_array_equal(mask, expected)
 
 
@@ -294,7 +294,7 @@ def test_odd_intensities_are_noted(tmp_path, monkeypatch, image, options, words,
     source = open_source("folder", {"root": str(tmp_path), **patterns, **options})
     if by_parts:
         monkeypatch.setattr(file_reader, "LARGE_BYTES", 0)
-        assert all(True for _ in source.read_parts(0).parts)
+        assert all(True for _ in source.stored(0).parts)
         notes = source.notes(0)
     else:
         notes = check(source).warnings

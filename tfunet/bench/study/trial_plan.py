@@ -39,6 +39,7 @@ LATER: Mapping[str, Any] = {
     "tiling": (),
     "share_cores": False,
     "shared_memory": True,
+    "store": "auto",
     "layout": None,
     "prove": True,
     "gpu_memory": None,

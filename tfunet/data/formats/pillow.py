@@ -1,12 +1,13 @@
 """PNG, JPEG and WebP, with Pillow; PNG of 8 or 16 bits without palette with imagecodecs."""
 
+import io
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
@@ -29,9 +30,10 @@ def stored(path: Path, *, labels: bool = False) -> Stored:
 
     Labels are described in the same way, as what a palette shows.
     """
-    plain, is_whole = _plain_png(path), _is_whole(path)
+    with path.open("rb") as file:
+        plain, is_whole = _plain_png(path, file), _is_whole(path, file)
+        chunks = list(_png_chunks(file)) if plain and is_whole else []
     if plain and is_whole:
-        chunks = list(_png_chunks(path))
         # The chunk acTL of an animated PNG begins with the number of its pictures.
         for name, start in chunks:
             _check_still(int.from_bytes(start[:4], "big") if name == b"acTL" else 1)
@@ -39,20 +41,22 @@ def stored(path: Path, *, labels: bool = False) -> Stored:
     with _opened(path) as image:
         if not is_whole:
             image.load()
-        described = _grey_or_colour_png(path) or _described(image)
+        described = _grey_or_colour(path) or _described(image)
         return upright(described, _orientation(path, image))
 
 
 def decoded(path: Path, *, labels: bool = False) -> tuple[Stored, np.ndarray]:
     """Return what the image is, and its pixels; a palette is resolved, but for labels."""
-    if plain := _plain_png(path):
+    # Read once: opening a small file takes longer than decoding it.
+    content = path.read_bytes() if KINDS[path.suffix.lower()] == "PNG" else b""
+    if plain := _plain_png(path, io.BytesIO(content)):
         import imagecodecs
 
-        pixels = imagecodecs.png_decode(path.read_bytes())
+        pixels = imagecodecs.png_decode(content)
         pixels = pixels.reshape(*plain.shape[:2], -1)[..., : plain.shape[2]]
-        return _upright(plain, pixels, _orientation_in(path, _png_chunks(path)))
+        return _upright(plain, pixels, _orientation_in(path, _png_chunks(io.BytesIO(content))))
     with _opened(path) as image:
-        described = _grey_or_colour_png(path) or _described(image)
+        described = _grey_or_colour(path) or _described(image)
         orientation = _orientation(path, image)
         if labels and image.mode == "P":
             described = replace(described, shape=(image.height, image.width, 1), alpha=False)
@@ -72,8 +76,10 @@ def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Store
 def _orientation(path: Path, image: Any) -> int:
     """Return the orientation that EXIF or XMP states; 1, as stored, where they state none."""
     # Pillow would decode all pixels of a PNG to find a tag behind them.
-    if image.format == "PNG" and not _have_metadata(_png_chunks(path)):
-        return 1
+    if image.format == "PNG":
+        with path.open("rb") as file:
+            if not _have_metadata(_png_chunks(file)):
+                return 1
     try:
         return int(image.getexif().get(TAG, 1))
     except (SyntaxError, ValueError, TypeError, struct.error):  # EXIF that nobody can read.
@@ -96,31 +102,34 @@ def _have_metadata(chunks: Iterable[tuple[bytes, bytes]]) -> bool:
     )
 
 
-def _png_chunks(path: Path) -> Iterator[tuple[bytes, bytes]]:
+def _png_chunks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
     """Yield the name of each chunk, and the start of its content."""
-    with path.open("rb") as file:
-        file.seek(8)
-        while len(start := file.read(8 + LONGEST_KEYWORD)) >= 8:
-            length = int.from_bytes(start[:4], "big")
-            yield start[4:8], start[8 : 8 + length]
-            file.seek(length + 4 - (len(start) - 8), 1)
+    file.seek(8)
+    while len(start := file.read(8 + LONGEST_KEYWORD)) >= 8:
+        length = int.from_bytes(start[:4], "big")
+        yield start[4:8], start[8 : 8 + length]
+        file.seek(length + 4 - (len(start) - 8), 1)
 
 
-def _plain_png(path: Path) -> Stored | None:
+def _plain_png(path: Path, file: BinaryIO) -> Stored | None:
     """Describe a PNG of 8 or 16 bits without palette by its first bytes; None for another file.
 
     Pillow cuts 16-bit colours to 8 bits without a word, and takes longer for all of these.
     """
-    described = _grey_or_colour_png(path)
+    described = _grey_or_colour_png(path, file)
     return described if described and described.dtype in ("uint8", "uint16") else None
 
 
-def _grey_or_colour_png(path: Path) -> Stored | None:
+def _grey_or_colour(path: Path) -> Stored | None:
+    with path.open("rb") as file:
+        return _grey_or_colour_png(path, file)
+
+
+def _grey_or_colour_png(path: Path, file: BinaryIO) -> Stored | None:
     """Describe a PNG without palette by its first bytes; None for another file."""
     if KINDS[path.suffix.lower()] != "PNG":
         return None
-    with path.open("rb") as file:
-        start = file.read(PNG_START)
+    start = file.read(PNG_START)
     # PNG specification, 11.2.2: width, height, bits, colour type.
     if start[:4] != b"\x89PNG" or start[12:16] != b"IHDR" or len(start) < PNG_START:
         return None
@@ -129,7 +138,7 @@ def _grey_or_colour_png(path: Path) -> Stored | None:
     if channels is None:
         return None
     # One value may be transparent: the decoder adds alpha.
-    has_clear_value = kind in (0, 2) and bits >= 8 and _has_clear_value(path)
+    has_clear_value = kind in (0, 2) and bits >= 8 and _has_clear_value(file)
     channels += has_clear_value
     check_claim((height, width, channels), max(1, bits // 8), path.stat().st_size)
     return Stored(
@@ -141,9 +150,9 @@ def _grey_or_colour_png(path: Path) -> Stored | None:
     )
 
 
-def _has_clear_value(path: Path) -> bool:
+def _has_clear_value(file: BinaryIO) -> bool:
     """Return whether a PNG names a value whose pixels are transparent, as GDAL does for no data."""
-    names = takewhile(lambda name: name != b"IDAT", (name for name, _ in _png_chunks(path)))
+    names = takewhile(lambda name: name != b"IDAT", (name for name, _ in _png_chunks(file)))
     return b"tRNS" in names
 
 
@@ -189,11 +198,10 @@ def _channels(image: Any) -> int:
     return len(image.getbands())
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole(path: Path, file: BinaryIO) -> bool:
     kind = KINDS[path.suffix.lower()]
     size = path.stat().st_size
-    with path.open("rb") as file:
-        if kind == "WEBP":
-            return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
-        file.seek(max(0, size - 64))
-        return {"PNG": b"IEND", "JPEG": b"\xff\xd9"}[kind] in file.read()
+    file.seek(0 if kind == "WEBP" else max(0, size - 64))
+    if kind == "WEBP":
+        return int.from_bytes(file.read(8)[4:], "little") + 8 <= size
+    return {"PNG": b"IEND", "JPEG": b"\xff\xd9"}[kind] in file.read()

@@ -37,8 +37,10 @@ from tfunet.data.preprocess import (
     statistics_for,
     unnormalised,
 )
-from tfunet.data.source import CaseParts, RawCase
+from tfunet.data.source import BoxReader, RawCase, StoredCase
 
+# Types of whole numbers that float32 holds exactly.
+WHOLE = {"uint8": "|u1", "int8": "|i1", "uint16": "<u2", "int16": "<i2"}
 # A larger decoded image is read part by part, where its format allows it.
 LARGE_BYTES = 256 * 2**20
 
@@ -96,22 +98,19 @@ class FileReader:
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the image of a case, as training sees it, and its labels."""
-        image, mask = self._pixels(index)
-        mask = resize_nearest(mask, self.cases[index].shape)
-        return self._finished(self._resized(index, image), mask, self.scale)
+        case = self._whole(index)
+        ((image, mask),) = case.parts
+        return normalise(image, self.scale, case.statistics), mask
 
-    def read_parts(self, index: int) -> CaseParts | None:
-        """Return the same in parts; None for a case that is read as a whole."""
-        case = self.cases[index]
-        needs_all = needs_whole_image(self.scale) or self.labels.border
-        if not self._is_large(index) or needs_all:
-            return None
-        images = [open_image(path, **options) for path, options in self._images(index)]
-        labels = self._labels(index)
-        masks = labels.open()
-        if not all(image.by_parts for image in (*images, *masks)):
-            return None
-        return CaseParts(shape=case.shape, parts=self._parts(index, images, labels, masks))
+    def stored(self, index: int) -> StoredCase:
+        """Return a case before it is normalised, a large one in parts if its format allows it."""
+        opened = self._open(index) if self._is_large(index) else None
+        return self._whole(index) if opened is None else opened.in_parts()
+
+    def boxes(self, index: int, statistics: Statistics | None) -> BoxReader | None:
+        """Return the reader of boxes of a case; None for one that is read as a whole."""
+        opened = self._open(index)
+        return None if opened is None else opened.boxes(statistics)
 
     def notes(self, index: int) -> Sequence[Defect]:
         """Return what may be a mistake in a case that was read."""
@@ -120,8 +119,7 @@ class FileReader:
     def raw(self, index: int) -> RawCase:
         """Return a case before it is resampled and normalised."""
         case = self.cases[index]
-        image, mask = self._pixels(index)
-        image, mask = self._finished(image, mask, "none")
+        image, mask = self._filled(*self._pixels(index))
         header = case.headers.image
         return RawCase(
             image=image,
@@ -151,6 +149,26 @@ class FileReader:
         parts = [self._resized(index, self._image(index))] if is_read else []
         statistics = statistics_for(self.scale, parts)
         return partial(unnormalised, intensity=self.scale, statistics=statistics)
+
+    def _whole(self, index: int) -> StoredCase:
+        image, mask = self._pixels(index)
+        image = self._resized(index, image)
+        statistics = statistics_for(self.scale, [image])
+        image, mask = self._filled(image, resize_nearest(mask, image.shape[:-1]))
+        return StoredCase(shape=mask.shape, parts=[(image, mask)], statistics=statistics)
+
+    def _open(self, index: int) -> "_OpenCase | None":
+        """Return a case of which boxes can be read; None for one that needs all of its pixels."""
+        if needs_whole_image(self.scale) or self.labels.border:
+            return None
+        images = [open_image(path, **options) for path, options in self._images(index)]
+        if not all(image.by_parts for image in images):
+            return None
+        labels = self._labels(index)
+        masks = labels.open()
+        if not all(mask.by_parts for mask in masks):
+            return None
+        return _OpenCase(reader=self, index=index, images=images, labels=labels, masks=masks)
 
     def _is_large(self, index: int) -> bool:
         return math.prod(self.cases[index].shape) * self.channels * 4 >= LARGE_BYTES
@@ -184,43 +202,15 @@ class FileReader:
             raise BadFileError(self.root / files.images[0], "no pixel has data. Leave it out.")
         return image
 
-    def _parts(
-        self,
-        index: int,
-        images: Sequence[LazyImage],
-        labels: LabelReader,
-        masks: Sequence[LazyImage],
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (image, mask) of a case, cut along the first axis; `images` are as stored."""
-        checks = [IntensityChecks(self.scale) for _ in images]
-        stored = joined(list(map(watched, images, checks)))
-        image = resized(stored, self.cases[index].shape, self.fill)
-        statistics = statistics_for(self.scale, image.parts())
-        rows = nearest(stored.shape[0], image.shape[0])
-        for first, last in cuts(image.shape, image.channels):
-            start, stop = (first, *[0] * (len(image.shape) - 1)), (last, *image.shape[1:])
-            top, bottom = int(rows[first]), int(rows[last - 1]) + 1
-            box = (top, *start[1:]), (bottom, *stored.shape[1:])
-            mask = labels.part(mask.read(*box) for mask in masks).take(rows[first:last] - top, 0)
-            pixels = image.read(start, stop)
-            nearest_mask = resize_nearest(mask, pixels.shape[:-1])
-            yield self._finished(pixels, nearest_mask, self.scale, statistics)
-        labels.finish()
-        for file, check in zip(self.cases[index].files.images, checks, strict=True):
-            self._note_all(index, file, check)
-
-    def _finished(
-        self,
-        image: np.ndarray,
-        mask: np.ndarray,
-        scale: Intensity,
-        statistics: Statistics | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return a resized image, or a part of it, normalised and filled, and its labels."""
-        if self.fill is not None:
-            gaps = np.isnan(image).any(-1)
-            mask = np.where(gaps, np.uint8(IGNORED), mask) if gaps.any() else mask
-        return normalise(image, scale, statistics, self.fill), mask
+    def _filled(self, image: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return a resized image, or a part of it, without gaps, and its labels."""
+        if self.fill is None:
+            return image, mask
+        gaps = np.isnan(image)
+        if not gaps.any():
+            return image, mask
+        mask = np.where(gaps.any(-1), np.uint8(IGNORED), mask)
+        return np.where(gaps, np.float32(self.fill), image), mask
 
     def _images(self, index: int) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield the path of each image file of a case, and how it is read."""
@@ -257,3 +247,76 @@ class FileReader:
     def _note_all(self, index: int, file: str, checks: IntensityChecks) -> None:
         for what in checks.notes():
             self._note(index, self.root / file, what)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _OpenCase:
+    """A case whose files are open, and read in boxes."""
+
+    reader: FileReader
+    index: int
+    images: Sequence[LazyImage]
+    labels: LabelReader
+    masks: Sequence[LazyImage]
+
+    def in_parts(self) -> StoredCase:
+        """Return the case cut along its first axis."""
+        case, scale = self.reader.cases[self.index], self.reader.scale
+        checks = [IntensityChecks(scale) for _ in self.images]
+        stored = joined(list(map(watched, self.images, checks)))
+        image = resized(stored, case.shape, self.reader.fill)
+        return StoredCase(
+            shape=case.shape,
+            parts=self._parts(image, checks),
+            statistics=statistics_for(scale, image.parts()),
+            dtype=self._dtype(),
+        )
+
+    def boxes(self, statistics: Statistics | None) -> BoxReader:
+        """Return the reader of boxes; without `statistics` it reads the whole image for them."""
+        case, scale = self.reader.cases[self.index], self.reader.scale
+        image = resized(joined(self.images), case.shape, self.reader.fill)
+        if statistics is None:
+            statistics = statistics_for(scale, image.parts())
+
+        def box(start: Sequence[int], stop: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+            pixels, mask = self._box(image, start, stop)
+            return normalise(pixels, scale, statistics), mask
+
+        return box
+
+    def _box(
+        self, image: LazyImage, start: Sequence[int], stop: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        places = [
+            nearest(before, length)[first:last]
+            for before, length, first, last in zip(
+                self.images[0].shape, image.shape, start, stop, strict=True
+            )
+        ]
+        firsts = [int(place[0]) for place in places]
+        mask = self.labels.part(
+            mask.read(firsts, [int(place[-1]) + 1 for place in places]) for mask in self.masks
+        )
+        for axis, (place, first) in enumerate(zip(places, firsts, strict=True)):
+            if len(place) != mask.shape[axis]:
+                mask = mask.take(place - first, axis)
+        return self.reader._filled(image.read(start, stop), mask)
+
+    def _parts(
+        self, image: LazyImage, checks: Sequence[IntensityChecks]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        rest = len(image.shape) - 1
+        for first, last in cuts(image.shape, image.channels):
+            yield self._box(image, (first, *[0] * rest), (last, *image.shape[1:]))
+        self.labels.finish()
+        files = self.reader.cases[self.index].files.images
+        for file, check in zip(files, checks, strict=True):
+            self.reader._note_all(self.index, file, check)
+
+    def _dtype(self) -> str:
+        """Return the type of the files' whole numbers, where training sees them as they are."""
+        shape = self.reader.cases[self.index].shape
+        name = self.reader.cases[self.index].headers.image.dtype
+        return WHOLE.get(name, "") if self.images[0].shape == shape else ""
