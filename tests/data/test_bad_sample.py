@@ -133,7 +133,9 @@ def test_with_skip_the_next_case_takes_the_place_of_a_bad_one_in_all_processes(p
         skip += ["--cache_dir", f"cache-{name}"]
         ended = tfunet(place, "train", "--config", "run.toml", *skip, *backend)
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert ended.stdout.count("case5 turned out to be of no use, and others took its place") == 1
+        assert (
+            ended.stdout.count("case5 turned out to be of no use, and others took its place") == 1
+        )
         result = json.loads((place / name / "result.json").read_text())
         assert result["left_out_cases"] == 2
         hashes.add((result["samples_hash"], round(result["loss"], 5)))

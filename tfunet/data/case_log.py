@@ -5,6 +5,7 @@ A process appends lines while others read them. Imports no TensorFlow.
 
 import contextlib
 import fcntl
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -111,7 +112,7 @@ class CaseLog:
 
         Other processes know of it after `publish`.
         """
-        stored = b"".join(np.ascontiguousarray(each, "<i8").tobytes() for each in places)
+        stored = b"".join(each.astype(_index_type(facts.extent)).tobytes() for each in places)
         with self._lock:
             first = _append(self._home / PLACES, stored) if stored else 0
             line = _line(case, facts, first, pixels)
@@ -138,9 +139,10 @@ class CaseLog:
         facts = self.facts[case]
         if facts is None:
             return 0
-        at = self._places[case] + (sum(facts.foreground[:label]) + number) * 8
+        size = _index_type(facts.extent).itemsize
+        at = self._places[case] + (sum(facts.foreground[:label]) + number) * size
         with os.fdopen(open_regular(self._home / PLACES, os.O_RDONLY), "rb") as file:
-            return int.from_bytes(os.pread(file.fileno(), 8, at), "little")
+            return int.from_bytes(os.pread(file.fileno(), size, at), "little")
 
     def forget(self, case: int) -> None:
         """Take a case as unknown."""
@@ -155,7 +157,10 @@ class CaseLog:
     def has_places(self, case: int, num_bytes: int) -> bool:
         """Return whether a file of places of this size holds those of a case."""
         facts = self.facts[case]
-        return facts is None or self._places[case] + sum(facts.foreground) * 8 <= num_bytes
+        if facts is None:
+            return True
+        size = _index_type(facts.extent).itemsize
+        return self._places[case] + sum(facts.foreground) * size <= num_bytes
 
     def _take(self, line: _Line) -> None:
         extent = tuple(line.extent)
@@ -181,6 +186,11 @@ class CaseLog:
         self._places[line.case] = line.places
         if line.pixels:
             self.pixels[line.case] = (line.pixels[0], line.pixels[1])
+
+
+def _index_type(extent: Sequence[int]) -> np.dtype:
+    """Return the type of the index of a voxel in a flattened case."""
+    return np.dtype("<u4" if math.prod(extent) < 2**32 else "<u8")
 
 
 def _line(case: int, facts: CaseFacts, places: int, pixels: tuple[int, int] | None) -> bytes:
