@@ -1,6 +1,7 @@
 """Input pipelines on the same files and cores, in turns: ours against the loaders of others.
 
-Ours from its cache ("cached") and with the cache yet to be filled ("cold"), DALI on the CPU,
+Ours from its cache ("cached") and with the cache yet to be filled ("cold"), ours with
+pipeline = "dali", which has none, DALI alone on the CPU,
 torch DataLoader, Grain and keras PyDataset, each with its documented fast settings, a worker or
 thread on each core, in a process of its own. All do the same for the same samples in the same
 order: decode, resample (2D), normalise, crop, flip, rotate image and mask, batch. They show that
@@ -36,6 +37,7 @@ PACKAGES = {
     "grain": "grain",
     "keras": "keras",
     "ours": "tensorflow",
+    "ours-dali": "nvidia-dali-cuda120",
 }
 TASKS = {
     "2D": {
@@ -56,8 +58,11 @@ TASKS = {
         "source": {"classes": {"anterior": 1, "posterior": 2}},
         "classes": None,
         "timed_batches": 10,
+        # It decodes planes.
+        "without": ["ours-dali"],
     },
 }
+OURS = ("ours", "ours-dali")
 # Libraries filter differently when they shrink an image, and round the nearest pixel differently.
 IMAGE_TOLERANCE = 0.05  # mean absolute difference; an image has the standard deviation 1
 MASK_TOLERANCE = 0.01  # share of pixels
@@ -221,7 +226,7 @@ def compare(name, data, folder, started, *, quick, order):
     task = write_task(name, data, folder)
     cache = folder / "cache"
     ways = []
-    for way in WAYS:
+    for way in [way for way in WAYS if way not in TASKS[name].get("without", ())]:
         ways.append(Way(way, task, cache))
         started.callback(ways[-1].end)
     for way in [way for way in ways if way.missing]:
@@ -247,7 +252,7 @@ def compare(name, data, folder, started, *, quick, order):
 
 def claims(name, cached, cold, memory):
     """Return what the rounds of one task support or refute."""
-    peers = [way for way in cached if way != "ours"]
+    peers = [way for way in cached if way not in OURS]
     packages = [PACKAGES[way] for way in cached]
     verdicts = []
     for peer in peers:
@@ -265,16 +270,18 @@ def claims(name, cached, cold, memory):
         )
     if peers:
         best = [min(pair) for pair in zip(*(cold[peer] for peer in peers), strict=True)]
-        verdicts.append(
+        verdicts += [
             measure.verdict(
-                f"{name}, first epoch of ours cold / of the best peer",
-                [ours / theirs for ours, theirs in zip(cold["ours"], best, strict=True)],
+                f"{name}, first epoch of {way} cold / of the best peer",
+                [ours / theirs for ours, theirs in zip(cold[way], best, strict=True)],
                 bound=1.05,
                 most=True,
                 samples=cold,
                 peers=packages,
             )
-        )
+            for way in OURS
+            if way in cold
+        ]
     return verdicts
 
 

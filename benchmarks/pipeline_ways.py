@@ -294,16 +294,23 @@ def padded_after(image, task):
     return padded((image - image.mean()) / image.std(), task.patch)[..., None]
 
 
-def our_pipeline(task, folder):
-    """Return our training pipeline over the files, decoded into `folder` if they are not there."""
+def our_pipeline(task, folder, *, by_dali=False):
+    """Return our training pipeline over the files, decoded into `folder` if they are not there.
+
+    With `by_dali` DALI decodes them when they are needed.
+    """
     from tfunet.config.augmentation import Amount, Augmentation
     from tfunet.data.cache import build_cache
     from tfunet.data.layouts.folder import open_folder
     from tfunet.data.pipeline import TrainingPipeline
 
     source = open_folder(**task.source)
-    cases = build_cache(source, Path(folder), patch=task.patch)
+    cases = build_cache(
+        source, Path(folder), patch=task.patch, store="files" if by_dali else "decoded"
+    )
     return TrainingPipeline(
+        augmented_by="dali" if by_dali else "tf",
+        encoded=source.encoded() if by_dali else None,
         cases=cases,
         train=tuple(range(len(source.case_ids))),
         replica_batch=BATCH,
@@ -319,6 +326,13 @@ def our_batches(task, workers):
     return ((sample["image"][0], sample["mask"][0]) for sample in pipeline(range(1)))
 
 
+def our_dali_batches(task, workers):
+    """Ours, with pipeline = "dali"."""
+    limit_tensorflow(max(workers, 1))
+    pipeline = our_pipeline(task, task.cache, by_dali=True)
+    return ((sample["image"][0], sample["mask"][0]) for sample in pipeline(range(1)))
+
+
 def limit_tensorflow(threads):
     import tensorflow as tf
 
@@ -328,6 +342,7 @@ def limit_tensorflow(threads):
 
 WAYS = {
     "ours": our_batches,
+    "ours-dali": our_dali_batches,
     "dali": dali_batches,
     "torch": torch_batches,
     "grain": grain_batches,
@@ -338,6 +353,7 @@ MODULES = {
     "torch": ("torch", "cv2", "nibabel"),
     "grain": ("grain", "cv2", "scipy"),
     "keras": ("keras", "cv2", "scipy"),
+    "ours-dali": ("tensorflow", "nvidia.dali", "tfunet.data.pipeline", "imagecodecs"),
     "ours": (
         "tensorflow",
         "tfunet.data.layouts.folder",

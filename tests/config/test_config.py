@@ -169,6 +169,7 @@ def test_every_key_stands_in_one_section_and_says_what_it_is():
 
 def test_lists_of_keys_follow_from_the_sections():
     assert (
+        *("pipeline", "store"),
         *("stages", "micro_batches", "schedule", "balance", "recompute"),
         *("backend", "backend_options", "split", "processes", "shared_memory", "tiling"),
     ) == keys.WAY

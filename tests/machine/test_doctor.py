@@ -1,5 +1,6 @@
 import itertools
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ WORKING = {
     probes.MULTIWORKER_PROBE: Answer(facts={"workers": 1}),
     probes.HOROVOD_PROBE: Answer(facts=HOROVOD_FACTS),
     probes.TENSORFLOW_IO_PROBE: Answer(facts={"version": "0.37.1", "bytes": 58}),
+    probes.DALI_PROBE: Answer(facts={"version": "2.4.0"}),
 }
 
 
@@ -174,6 +176,16 @@ def test_tensorflow_io_is_optional_and_says_what_reads_instead(error: str, detai
     assert row.status == "missing"
     assert detail in row.detail
     assert "tifffile" in row.detail
+
+
+def test_dali_is_optional_and_is_asked_to_decode() -> None:
+    row = doctor.dali_check(not_installed("nvidia"))
+    assert (row.status, row.remedy) == ("missing", "pip install 'tfunet[dali]'")
+    assert row.detail == "nvidia is not installed; only pipeline = 'dali' needs it"
+    pytest.importorskip("nvidia.dali", reason="DALI is not installed")
+    row = doctor.dali_check(probes.ask(probes.DALI_PROBE, probes.HIDE_GPUS))
+    assert row.status == "ok", row
+    assert re.match(r"2\.\d+\.\d+, it decodes", row.detail)
 
 
 def test_an_extra_names_the_package_that_is_missing() -> None:

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfunet.config.augmentation import read_augmentation
-from tfunet.config.section import FIXED, Section, fixed, free
+from tfunet.config.section import FIXED, IS_WAY, Section, fixed, free
 from tfunet.config.words import check_known
 
 BAD_SAMPLES = ("refuse", "skip")
-PIPELINES = ("tf", "device")
+PIPELINES = ("tf", "device", "dali")
 AUTO, DECODED, FILES = STORES = ("auto", "decoded", "files")
 
 
@@ -105,23 +105,37 @@ class InputKeys(Section):
         augmentation: Random changes of the training samples, by name: flips, rotation90,
             rotation, scale, shear, translation, elastic, blur, brightness, contrast, gamma,
             noise. By default flips along every axis.
-        pipeline: Where training samples are augmented: "tf" on the CPU cores of the process,
-            "device" inside the training step. Both give the same samples.
+        pipeline: What makes training samples: "tf" on the CPU cores of the process; "device",
+            which augments them inside the training step; "dali" (NVIDIA DALI), which decodes and
+            augments PNG, JPEG and TIFF files, on the GPU where there is one. All give the same
+            samples.
         store: Where pixels come from. "decoded": from a copy of the decoded cases, which is
             written while the first epoch is trained if `tfunet data check` found no defect, or
             `on_bad_sample` is "skip". "files": from the files themselves, box by box where their
-            format allows it; a part is kept in memory. "auto" makes a copy where it has room. All
-            give the same samples.
+            format allows it; a part is kept in memory. "auto" makes a copy where it has room, and
+            none with pipeline = "dali". All give the same samples.
         cache_dir: Folder for decoded cases; `~` and $VARIABLES are expanded. By default it is
             $TFUNET_CACHE, or ~/.cache/tfunet if that is not set.
     """
 
     augmentation: dict[str, Any] = field(default_factory=dict, metadata=FIXED)
-    pipeline: str = fixed("tf")
-    store: str = free(AUTO)
+    pipeline: str = fixed("tf", **IS_WAY)
+    store: str = free(AUTO, **IS_WAY)
     cache_dir: str | None = fixed(None)
 
     def _check(self) -> None:
-        read_augmentation(self.augmentation)
+        augmentation = read_augmentation(self.augmentation)
         check_known("pipeline", self.pipeline, PIPELINES)
         check_known("store", self.store, STORES)
+        if self.pipeline != "dali":
+            return
+        if self.store == DECODED:
+            raise ValueError(
+                f"pipeline = 'dali' decodes files, and store = {self.store!r} makes a copy that it "
+                "would not read. Leave out one of them."
+            )
+        if augmentation.elastic is not None:
+            raise ValueError(
+                "pipeline = 'dali' moves pixels by affine maps only. Leave out "
+                "augmentation.elastic, or pipeline: 'tf' does it."
+            )

@@ -67,6 +67,8 @@ class RunConfig(
             self._check_stages()
         if self.tiling:
             self._check_tiling()
+        if self.pipeline == "dali":
+            self._check_dali()
         if ":" not in self.model:  # A user's own model may give options another meaning.
             self._check_model_options()
         if self.patch is not None:
@@ -160,6 +162,17 @@ class RunConfig(
                 f"augmentation.{needy[0]} needs whole samples. Leave it out: with tiling, flips "
                 "and brightness are possible."
             )
+
+    def _check_dali(self) -> None:
+        """Raise ValueError for what takes other samples than whole ones of each replica."""
+        parts = {"split": math.prod(self.split) > 1, "stages": self.stages > 1}
+        for key, is_asked in {**parts, "tiling": bool(self.tiling)}.items():
+            if is_asked:
+                raise ValueError(
+                    f"pipeline = 'dali' cannot be combined with {key} = "
+                    f"{json.dumps(getattr(self, key))}: DALI makes whole samples. Leave out one of "
+                    "them."
+                )
 
     def _check_model_options(self) -> None:
         """Raise ValueError for options of tfunet's models that parts cannot be combined with."""

@@ -84,6 +84,7 @@ def check_data(config: RunConfig, opened: Callable[..., DataSource] = open_sourc
     task = open_task(config, opened)
     source = task.source
     task.augmentation()  # Raises for changes that do not fit the patch.
+    task.encoded()  # Raises for files that the pipeline does not decode.
     for shape in sorted(set(source.shapes)):
         check_growth(shape, tuple(map(max, shape, task.patch)), f"patch = {list(task.patch)}")
     class_weights(config, source)  # Raises for those that do not fit the classes.

@@ -4,11 +4,12 @@ A pipeline is a function of the replicas that it feeds. `sample_order` decides t
 step, `crop` where they are cut, and `augmentation.augment` how they are changed.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import tensorflow as tf
@@ -18,11 +19,16 @@ from tfunet.data.augmentation.augment import SampleDraws, augment, draw_orientat
 from tfunet.data.augmentation.random_streams import epoch_order
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.crop import patch_start
+from tfunet.data.dali_limits import AT_ONCE, held_pixels
+from tfunet.data.encoded import EncodedCases
 from tfunet.data.readers import part_reader, voxel_reader
 from tfunet.data.sample_order import epoch_spans, fed_position, steps_per_epoch
 from tfunet.machine.cores import usable_cores
 from tfunet.parallel.feed import fed_groups, parts_of
 from tfunet.parallel.mesh import Mesh, part_bounds, part_rows
+
+if TYPE_CHECKING:
+    from tfunet.data.dali import DaliSamples
 
 PREFETCHED_BATCHES = 2
 # The rows [begin, end) of a patch along each axis.
@@ -58,7 +64,8 @@ class TrainingPipeline:
         last_step: One past the last optimizer step.
         foreground_share: Share of the samples that are centred on a foreground voxel.
         augmentation: Random changes of the samples.
-        augmented_by: "tf" or "device" (by `augmented`, in the step).
+        augmented_by: "tf" or "device" (by `augmented`, in the step), or "dali".
+        encoded: The files of the cases, which DALI decodes.
         synthetic: Repeat the batches of the first step.
     """
 
@@ -76,6 +83,7 @@ class TrainingPipeline:
     foreground_share: float = 0.0
     augmentation: Augmentation = field(default_factory=Augmentation)
     augmented_by: str = "tf"
+    encoded: EncodedCases | None = None
     synthetic: bool = False
 
     def __post_init__(self) -> None:
@@ -113,6 +121,9 @@ class TrainingPipeline:
         samples = (PREFETCHED_BATCHES + 2) * self.replica_batch + parallel_calls()
         if self.cases.samples is not None:
             return samples * self.cases.samples.bytes_each
+        if self.encoded is not None:
+            held = held_pixels(self.augmentation, self.cases.patch, self.encoded.shapes)
+            samples += self.replica_batch * math.ceil(held / prod(self.cases.patch))
         return samples * prod(self.cases.patch) * (self.cases.channels * 4 + 1)
 
     def __call__(self, replicas: range) -> tf.data.Dataset:
@@ -124,9 +135,12 @@ class TrainingPipeline:
         if len(replicas) == 1 and self.changes_rows_alone:
             rows = part_rows(mesh, replicas.start, self.cases.patch)
         extents, begin = [end - first for first, end in rows], [first for first, _ in rows]
-        read = partial(self.sample_reader(extents), begin=begin)
+        dali = self._dali()
+        read = partial(self.sample_reader(extents, dali), begin=begin)
         dataset = self.samples(groups).map(read, num_parallel_calls=parallel_calls())
         dataset = dataset.batch(self.replica_batch, drop_remainder=True)
+        if dali is not None:
+            dataset = dataset.map(dali, num_parallel_calls=AT_ONCE)
         dataset = dataset.map(partial(self._passes, rows=rows))
         if not mesh.is_split or self.augmented_by == "device":
             # Each device augments the whole sample, and takes its part of it then; each stage of
@@ -177,6 +191,20 @@ class TrainingPipeline:
         order = epoch_order(self.num_samples, self.seed, tf.constant(epoch, tf.int64))
         return order[step * self.replica_batch * self.num_replicas :].numpy().tolist()
 
+    def _dali(self) -> "DaliSamples | None":
+        if self.encoded is None:
+            return None
+        from tfunet.data.dali import DaliSamples
+
+        return DaliSamples(
+            self.encoded,
+            self.cases,
+            self.train,
+            self.augmentation,
+            batch=self.replica_batch,
+            seed=self.seed,
+        )
+
     def _changes(self) -> Callable[..., dict[str, tf.Tensor]]:
         """Return the function that augments a part of a case; it does nothing if `augmented` does
         it, or samples are arrays.
@@ -194,16 +222,19 @@ class TrainingPipeline:
         is_plain = self.augmented_by == "device" or self.cases.samples is not None
         return plain if is_plain else changed
 
-    def sample_reader(self, extents: Sequence[int]) -> Callable[..., dict[str, tf.Tensor]]:
+    def sample_reader(
+        self, extents: Sequence[int], dali: "DaliSamples | None" = None
+    ) -> Callable[..., dict[str, tf.Tensor]]:
         """Return the function (epoch, sample, begin) -> rows of its patch after augmentation.
 
         Args:
             extents: How many rows there are along each axis, from `begin` on. If these are not
                 all, `changes_rows_alone` must hold.
+            dali: Makes the samples of what is returned then, a batch at a time.
         """
-        change = self._changes()
+        change = self._changes() if dali is None else dali.draw
         patch = np.asarray(self.cases.patch)
-        read = part_reader(self.cases, extents, among=self.train)
+        read = part_reader(self.cases, extents, among=self.train) if dali is None else dali.place
         voxel_of = voxel_reader(self.cases)
         train = np.asarray(self.train, np.int64)
         shapes = np.asarray(self.cases.shapes, np.int64)

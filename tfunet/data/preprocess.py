@@ -334,15 +334,28 @@ def _are_given(intensity: Mapping[str, Any]) -> bool:
 @lru_cache(maxsize=64)
 def _taps(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the source pixels and their weights for pixels start..stop-1 of `length`."""
+    taps, weights = _triangles(before, length, start, stop)
+    weights *= (taps >= 0) & (taps < before)
+    weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return taps.clip(0, before - 1), weights
+
+
+def _triangles(before: int, length: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return source pixels, also beyond the ends, and their weights in the triangle filter."""
     factor = before / length
     reach = max(1.0, factor)
     centres = (np.arange(start, stop) + 0.5) * factor
     first = np.floor(centres - reach).astype(np.int64)
     taps = first[:, np.newaxis] + np.arange(int(np.ceil(2 * reach)) + 2)
-    weights = np.maximum(0, 1 - np.abs(taps + 0.5 - centres[:, np.newaxis]) / reach)
-    weights *= (taps >= 0) & (taps < before)
-    weights = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
-    return taps.clip(0, before - 1), weights
+    return taps, np.maximum(0, 1 - np.abs(taps + 0.5 - centres[:, np.newaxis]) / reach)
+
+
+@lru_cache(maxsize=64)
+def share_inside(before: int, length: int) -> np.ndarray:
+    """Return which share of its filter `resize_linear` has in the image, (length,) float32."""
+    taps, weights = _triangles(before, length, 0, length)
+    inside = np.where((taps >= 0) & (taps < before), weights, 0)
+    return (inside.sum(1) / weights.sum(1)).astype(np.float32)
 
 
 def _resize_axis(image: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray) -> np.ndarray:

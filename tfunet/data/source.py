@@ -15,6 +15,7 @@ from tfunet.data.arrays import SIDES, ArraySamples, read_samples
 from tfunet.data.class_lines import BACKGROUND, inline_table
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.description_file import described
+from tfunet.data.encoded import EncodedCases
 from tfunet.data.formats.units import METRES
 from tfunet.data.preparation_options import check_preparation
 from tfunet.data.preprocess import Intensity, Statistics
@@ -124,6 +125,8 @@ class DataSource:
         restore: Case index to what gives pixels (..., channels) of `read` the intensities of the
             case's files again, for pictures in colour. By default pixels stay as they are.
         made_by: What `made_by` tells of it; empty if it was not opened by a configuration.
+        encoded: Returns the cases as files that decoders in C read to the same pixels; raises
+            ValueError, which says why, where they do not. None where cases are no files.
         objects: Case index, and spatial shape to resize to, to the number of the object in each
             pixel of the mask, int32, 0 where none is. None where masks do not tell objects apart.
     """
@@ -161,6 +164,7 @@ class DataSource:
     mask_values: tuple[tuple[int | str, ...], ...] = ()
     restore: Callable[[int], Callable[[np.ndarray], np.ndarray]] = lambda index: np.asarray
     made_by: str = ""
+    encoded: Callable[[], EncodedCases] | None = None
     objects: Callable[[int, Sequence[int]], np.ndarray | None] = lambda index, shape: None
 
     def __post_init__(self) -> None:

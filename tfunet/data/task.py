@@ -7,11 +7,13 @@ from typing import final
 
 from tfunet.config.augmentation import Augmentation, read_augmentation
 from tfunet.config.case_metrics import OWN, case_metrics, check_score_names
-from tfunet.config.data_keys import DECODED
+from tfunet.config.data_keys import DECODED, FILES
 from tfunet.config.monitors import check_monitors
 from tfunet.config.run import RunConfig
+from tfunet.data import dali_limits
 from tfunet.data.cache import build_cache, cache_folder
 from tfunet.data.cached_cases import CachedCases, cases_of_arrays
+from tfunet.data.encoded import EncodedCases
 from tfunet.data.source import DataSource, open_source
 from tfunet.geometry.parts import check_split
 from tfunet.learning.region_labels import region_labels
@@ -35,19 +37,31 @@ class Task:
     def augmentation(self) -> Augmentation:
         """Return the random changes of the samples.
 
-        Raises ValueError where they do not fit the patch.
+        Raises ValueError where they do not fit the patch, or the pipeline.
         """
         augmentation = read_augmentation(self.config.augmentation)
         augmentation.check_patch(self.patch)
+        if self.config.pipeline == "dali":
+            dali_limits.check_patch(augmentation, self.patch)
         return augmentation
+
+    def encoded(self) -> EncodedCases | None:
+        """Return the files that DALI decodes; None where another pipeline reads the cases.
+
+        Raises ValueError for files that DALI does not decode.
+        """
+        return dali_limits.encoded_cases(self.source) if self.config.pipeline == "dali" else None
 
     def decode(
         self, alive: Callable[[], None] = lambda: None, *, store: str = DECODED, whole: bool = True
     ) -> CachedCases:
         """Return the decoded cases, from the cache where they are there already.
 
-        `alive` is called now and then while this takes time. The rest is as in `build_cache`.
+        `alive` is called now and then while this takes time. The rest is as in `build_cache`. With
+        pipeline = "dali" there is no copy: what is not for training is read from the files.
         """
+        if self.config.pipeline == "dali":
+            store = FILES
         if self.source.samples is not None:
             return cases_of_arrays(self.source, self.source.samples)
         with decoding_bar() as show:
@@ -115,7 +129,7 @@ def _check_arrays(config: RunConfig, source: DataSource) -> None:
         "patch": config.patch not in (None, source.patch),
         "patches_per_case": config.patches_per_case > 1,
         "evaluation_halo": config.evaluation_halo > 0,
-        "pipeline": config.pipeline == "device",
+        "pipeline": config.pipeline != "tf",
         "tournament": bool(config.tournament),
     }
     for key, is_given in given.items():

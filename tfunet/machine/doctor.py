@@ -76,6 +76,7 @@ def diagnose(logs: Path = Path("logs")) -> Iterator[Check]:
         ),
         "horovod": (probes.HOROVOD_PROBE, {**probes.HIDE_GPUS, **probes.OVER_GLOO}),
         "tensorflow-io": (probes.TENSORFLOW_IO_PROBE, probes.HIDE_GPUS),
+        "dali": (probes.DALI_PROBE, probes.HIDE_GPUS),
     }
     with ThreadPoolExecutor(max_workers=min(len(usable_cores()), len(scripts))) as pool:
         answers = {name: pool.submit(probes.ask, *asked) for name, asked in scripts.items()}
@@ -101,6 +102,7 @@ def diagnose(logs: Path = Path("logs")) -> Iterator[Check]:
             answers["horovod"].result(), has_compiler=has_compiler, num_gpus=num_gpus
         )
         yield tensorflow_io_check(answers["tensorflow-io"].result())
+        yield dali_check(answers["dali"].result())
 
 
 def row_lines(row: Check, width: int = 100) -> list[str]:
@@ -318,6 +320,14 @@ def tensorflow_io_check(answer: probes.Answer) -> Check:
         detail = "its native operations do not load; tifffile and pillow read instead"
         remedy = "make env TF=2.16.2, the newest TensorFlow for which they were built"
     return Check("tensorflow-io", "missing", detail, remedy=remedy)
+
+
+def dali_check(answer: probes.Answer) -> Check:
+    """Return whether DALI decodes; it needs no GPU."""
+    if not answer.error:
+        return Check("DALI", "ok", f"{answer.facts['version']}, it decodes")
+    detail = f"{_reason(answer)}; only pipeline = 'dali' needs it"
+    return Check("DALI", _status(answer), detail, remedy="pip install 'tfunet[dali]'")
 
 
 def slurm_check(variables: Mapping[str, str]) -> Check:

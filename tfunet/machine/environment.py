@@ -18,6 +18,7 @@ from tfunet.machine.cpu_memory import VARIABLES
 PACKAGES = (
     *("tfunet", "tensorflow", "keras", "tf_keras", "horovod", "tensorflow-io", "numpy", "mpi4py"),
     *("nvidia-cuda-runtime-cu12", "nvidia-cudnn-cu12", "nvidia-nccl-cu12"),
+    "nvidia-dali-cuda120",
 )
 OWN_PACKAGES = ("tfunet", "tf_native", "hvd")
 GPU_FIELDS = ("index", "name", "memory.total", "driver_version", "pci.bus_id")

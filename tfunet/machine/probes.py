@@ -93,6 +93,25 @@ import tensorflow_io as tfio
 encoded = tfio.image.encode_bmp(tf.zeros([1, 1, 3], tf.uint8))
 print(json.dumps({"version": tfio.__version__, "bytes": len(encoded.numpy())}))
 """
+# A file is decoded and turned round, because the import alone proves little. It needs no GPU.
+DALI_PROBE = """
+import io
+import json
+import nvidia.dali
+import numpy as np
+from nvidia.dali import fn, pipeline_def, types
+from PIL import Image
+@pipeline_def(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+def turned():
+    decoded = fn.decoders.image(fn.external_source(name="file"), output_type=types.GRAY)
+    return fn.flip(decoded, horizontal=1)
+file = io.BytesIO()
+Image.fromarray(np.array([[0, 9]], np.uint8)).save(file, "PNG")
+found = np.array(turned().run(file=[np.frombuffer(file.getvalue(), np.uint8)])[0][0]).ravel()
+if found.tolist() != [9, 0]:
+    raise ValueError(f"a line of 0 and 9, turned round, is {found}")
+print(json.dumps({"version": nvidia.dali.__version__}))
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,6 +176,7 @@ def measured_sample_seconds(config: RunConfig) -> float:
         foreground_share=config.foreground_share,
         augmentation=task.augmentation(),
         augmented_by=config.pipeline,
+        encoded=task.encoded(),
     )
     batches = iter(pipeline(range(1)))
     # Some are ready as soon as the first is.

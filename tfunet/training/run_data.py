@@ -16,6 +16,7 @@ from tfunet.config.tournament import read_tournament
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.class_weights import KEY
 from tfunet.data.doubts import check_classes, lines_of_doubt
+from tfunet.data.encoded import EncodedCases
 from tfunet.data.evaluation_pipeline import EvaluationPipeline
 from tfunet.data.pipeline import TrainingPipeline
 from tfunet.data.sample_order import steps_per_epoch
@@ -56,6 +57,7 @@ class RunData:
     task: Task
     augmentation: Augmentation
     cases: CachedCases
+    encoded: EncodedCases | None
     split: Split
     num_left_out: int
     steps_per_epoch: int
@@ -160,6 +162,7 @@ class RunData:
             foreground_share=config.foreground_share,
             augmentation=self.augmentation,
             augmented_by=config.pipeline,
+            encoded=self.encoded,
             synthetic=config.synthetic,
         )
 
@@ -174,7 +177,7 @@ def open_data(attempt: Attempt) -> RunData:
         for told in (tiles.summary(), tiles.warning()):
             if told is not None:
                 attempt.say(told)
-    augmentation = task.augmentation()
+    augmentation, encoded = task.augmentation(), task.encoded()
     cases = task.decode(
         functools.partial(attempt.begin, "decoding"), store=config.store, whole=False
     )
@@ -204,6 +207,7 @@ def open_data(attempt: Attempt) -> RunData:
         task=task,
         augmentation=augmentation,
         cases=cases,
+        encoded=encoded,
         split=split,
         num_left_out=num_left_out,
         steps_per_epoch=num_steps,

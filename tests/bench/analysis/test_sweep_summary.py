@@ -164,6 +164,16 @@ def test_split_samples_and_stages_count_their_devices(tmp_path):
     assert staged.speed_up.value == pytest.approx(2 * EFFICIENCY["horovod"])
 
 
+def test_pipelines_and_stores_are_ways_beside_the_usual_one(tmp_path):
+    cases = [{"pipeline": "tf"}, {"pipeline": "dali"}, {"store": "files"}]
+    case = [{"backend": "single", **one} for one in cases]
+    summary, _ = summary_of(tmp_path, noise=0.0, grid={}, case=case, **NO_SKIP)
+    (family,) = summary.families
+    cells = cells_of(family)
+    assert set(cells) == {"single x1", "single pipeline=dali x1", "single store=files x1"}
+    assert [label for label, cell in cells.items() if cell.is_baseline] == ["single x1"]
+
+
 def test_split_samples_alone_have_no_baseline(tmp_path):
     cases = [{"backend": "mirrored", "split": [2, 1]}, {"backend": "horovod", "split": [2, 1]}]
     summary, _ = summary_of(tmp_path, grid={}, case=cases, **NO_SKIP)

@@ -7,6 +7,7 @@ from typing import TypeVar
 from tfunet.backend import facts_of
 from tfunet.bench.records.sweep_record import TrialRecord
 from tfunet.bench.records.trial_result import Result
+from tfunet.config.data_keys import AUTO
 from tfunet.config.keys import show
 
 T = TypeVar("T")
@@ -15,7 +16,7 @@ BASELINE = "single"
 
 
 def way_of(trial: TrialRecord) -> str:
-    """Return the name of a trial's way: backend, options, and processes if given."""
+    """Return the name of a trial's way: backend, options, and what else differs from the usual."""
     config = trial.config
     parts = [config.backend]
     parts += [f"{key}={show(value)}" for key, value in sorted(config.backend_options.items())]
@@ -34,6 +35,10 @@ def way_of(trial: TrialRecord) -> str:
         parts += ["recompute"] if config.recompute else []
     if config.tiling:
         parts.append(f"tiling={'x'.join(map(str, config.tiling))}")
+    if config.pipeline != "tf":
+        parts.append(f"pipeline={config.pipeline}")
+    if config.store != AUTO:
+        parts.append(f"store={config.store}")
     return " ".join(parts)
 
 

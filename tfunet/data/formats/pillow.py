@@ -69,6 +69,22 @@ def decoded(path: Path, *, labels: bool = False) -> tuple[Stored, np.ndarray]:
     return _upright(described, pixels // step if step > 1 else pixels, orientation)
 
 
+def beside_pixels(path: Path) -> str:
+    """Say why the stored numbers are not what `decoded` gives; "" where a decoder gives the same.
+
+    Alpha, which is left out, and tags of orientation, which decoders follow, are no reason.
+    """
+    kind = KINDS[path.suffix.lower()]
+    if kind == "PNG":
+        described = _grey_or_colour(path)
+        is_plain = described is not None and described.dtype in ("bool", "uint8", "uint16")
+        return "" if is_plain else "has a palette, or pixels of 2 or 4 bits"
+    if kind == "WEBP":
+        return "is WebP"
+    with _opened(path) as image:
+        return "" if image.mode in ("L", "RGB") else f"is a JPEG in {image.mode}"
+
+
 def _upright(plain: Stored, pixels: np.ndarray, orientation: int) -> tuple[Stored, np.ndarray]:
     return upright(plain, orientation), upright_pixels(pixels, plain.axes, orientation)
 

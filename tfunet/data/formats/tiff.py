@@ -23,6 +23,9 @@ from tfunet.data.formats.units import in_one_unit
 # Pages that tifffile has no name for: Q unknown, I a sequence of images, others of other vendors.
 PAGES = "qirp"
 FAX = (2, 3, 4)  # CCITT.
+# TIFF 6.0: BlackIsZero and RGB, and the colours of a pixel side by side.
+PLAIN_COLOURS, CONTIGUOUS = (1, 2), 1
+PLAIN_TYPES = ("uint8", "uint16", "float32")
 ALPHA = (1, 2)  # TIFF 6.0, ExtraSamples: associated and unassociated alpha.
 GDAL_NODATA = 42113
 INVERTED = (
@@ -67,6 +70,29 @@ def region(path: Path, *, labels: bool = False) -> Region | None:
             return view.region(segmented_region(path, series))
         dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
         return view.region(_mapped_region(path, dtype, series.dataoffset, series.shape))
+
+
+def beside_pixels(path: Path) -> str:
+    """Say why the stored numbers are not what `decoded` gives; "" where a decoder gives the same.
+
+    A tag of orientation, which decoders follow, is no reason.
+    """
+    with opened(path) as (file, series):
+        page = series.keyframe
+        reasons = {
+            "is in bits or in whole numbers with a sign": str(series.dtype) not in PLAIN_TYPES
+            or page.bitspersample != 8 * np.dtype(series.dtype).itemsize,
+            "has several pages": len(file.pages) > 1,
+            "is compressed as CCITT": page.compression in FAX,
+            "has colours or a black of its own": int(page.photometric) not in PLAIN_COLOURS,
+            "has alpha, or other samples beside its colours": bool(page.extrasamples),
+            "stores colours one after the other": page.samplesperpixel > 1
+            and int(page.planarconfig) != CONTIGUOUS,
+            "marks pixels without data": _nodata(page) is not None,
+        }
+    if path.with_name(f"{path.name}.msk").exists():
+        return "has a mask of missing data"
+    return next((reason for reason, is_so in reasons.items() if is_so), "")
 
 
 def _fill_gaps(page: Any) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from tfunet.data.defects import Defect, DefectsError
 from tfunet.data.layouts.case_files import CaseFiles, cases_without_group
+from tfunet.data.layouts.encoded_files import encoded_cases
 from tfunet.data.layouts.file_reader import FileCase, FileReader
 from tfunet.data.layouts.header_checks import axes_by_mask, read_headers
 from tfunet.data.layouts.label_mapping import LabelMapping, named_regions
@@ -110,6 +112,7 @@ def open_files(
         in_colour=all(case.headers.image.in_colour for case in cases),
         mask_values=labels.values_of_labels(),
         restore=reader.restore,
+        encoded=partial(encoded_cases, reader),
         objects=reader.objects,
     )
 
