@@ -21,6 +21,7 @@ COMMANDS = (
     *("compare NAME NAME", "predict NAME a.png --out o", "evaluate NAME a --out o", "best NAME"),
     *("export NAME --to onnx", "export NAME --to tensorboard", "init NAME --out new.toml"),
     *("auto NAME --out new.toml", "data check NAME", "plan NAME --device h100-pcie5"),
+    "data pack NAME --out new",
 )
 # Runs a command in a process, and says whether it loaded TensorFlow.
 CODE = (

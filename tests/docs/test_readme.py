@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 from PIL import Image
+from record_files import encoded, write_records
 from scan_files import write_scans
 
 from tfunet import exit_codes
@@ -88,6 +89,22 @@ def write_own_data(folder):
     write_nuclei(folder / "nuclei", rng)
     write_brains(folder / "brains", rng)
     write_scans(folder)
+    for number in range(2):
+        write_records(folder / f"records/train-{number}.tfrecord", some_records(number, rng))
+
+
+def some_records(number, rng):
+    """Return records as docs/data.md describes them."""
+    mask = np.repeat(np.repeat([[0, 1], [2, 0]], 16, 0), 16, 1).astype(np.uint8)
+    return [
+        {
+            "image/encoded": encoded(rng.integers(0, 255, (32, 32), np.uint8)),
+            "mask/encoded": encoded(mask),
+            "image/name": f"scan {number}-{at}",
+            "patient": 2 * number + at // 2,
+        }
+        for at in range(4)
+    ]
 
 
 def write_street(folder, rng):

@@ -1,4 +1,4 @@
-"""`tfunet data`: check a data set, draw samples of it, decode it."""
+"""`tfunet data`: check a data set, draw samples of it, decode it, pack it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfunet import exit_codes
 from tfunet.commands.parsers import add_command, add_config, config_of, path
-from tfunet.process.terminal import lines_of, reading
+from tfunet.data.class_lines import inline_table
+from tfunet.process.terminal import counted, lines_of, reading
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the commands of this module."""
-    data = commands.add_parser("data", help="check a data set, draw samples of it, or decode it")
+    data = commands.add_parser("data", help="check, draw, decode or pack a data set")
     actions = data.add_subparsers(metavar="ACTION", required=True)
     check = add_command(
         actions,
@@ -55,6 +57,16 @@ def add(commands: argparse._SubParsersAction) -> None:
     cache.add_argument(
         "--clear", action="store_true", help="remove the decoded data sets that no process uses"
     )
+
+    pack = add_command(
+        actions,
+        "pack",
+        _pack,
+        'write a data set into few large files, which data = "packed" reads',
+        takes_keys=True,
+    )
+    add_config(pack)
+    pack.add_argument("--out", type=path, required=True, help="folder to write, or to go on with")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -133,6 +145,30 @@ def _cache(options: argparse.Namespace) -> int:
         if options.config is None:
             raise ValueError("Name the configuration to decode, or give --list or --clear.")
         print(lines_of(_build_cache(config)))
+    return exit_codes.OK
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from tfunet.data.packing import pack
+    from tfunet.data.source import open_source
+    from tfunet.process.terminal import decoding_bar
+
+    config, place = config_of(options), options.out
+    words = ["tfunet", "data", "pack", options.config, *options.rest, "--out", place]
+    source = open_source(config.data, config.data_options, skip_bad=config.skips_bad)
+    with decoding_bar() as show:
+        index = pack(
+            source,
+            place,
+            command=shlex.join(map(str, words)),
+            progress=show,
+            skip_bad=config.skips_bad,
+        )
+    files = [file for file in place.rglob("*") if file.is_file()]
+    size = sum(file.stat().st_size for file in files) / 2**20
+    num_cases = counted(len(index.case_ids), "case")
+    print(lines_of(f"{index.name}: {num_cases}, {size:.1f} MiB in {len(files)} files in {place}"))
+    print(lines_of(f'data = "packed", data_options = {inline_table({"root": str(place)})}'))
     return exit_codes.OK
 
 

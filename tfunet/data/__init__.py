@@ -10,4 +10,6 @@ DATASETS = {
     "nnunet": "tfunet.data.layouts.dataset_json:open_nnunet",
     "annotations": "tfunet.data.layouts.annotated:open_annotated",
     "csv": "tfunet.data.layouts.csv_pairs:open_csv",
+    "tfrecord": "tfunet.data.layouts.tfrecord:open_tfrecord",
+    "packed": "tfunet.data.layouts.packed:open_packed",
 }

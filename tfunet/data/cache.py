@@ -101,6 +101,8 @@ def build_cache(
     home = (folder or default_folder()) / cache_key(source)
     for shape in set(source.shapes):
         _check_patch(shape, patch)
+    if store != DECODED and source.own_store is not None:
+        return _cases(source, patch, source.own_store(), skip_bad)
     if store == AUTO:
         store = _chosen(source, home.parent)
     try:

@@ -48,11 +48,24 @@ PUBLISH_BYTES = 2**26
 MOST_WASTE = 4
 
 
+class Log(Protocol):
+    """What is known of cases."""
+
+    @property
+    def facts(self) -> Sequence[CaseFacts | None]:
+        """What is known of each case; None where nobody has read it yet."""
+        ...
+
+    def places(self, case: int, label: int, number: int) -> int:
+        """Return the index of a foreground voxel of a label from 0 in its flattened case."""
+        ...
+
+
 class CaseStore(Protocol):
     """Gives the pixels of cases, and what is known of them."""
 
     @property
-    def log(self) -> CaseLog:
+    def log(self) -> Log:
         """What is known of each case."""
         ...
 

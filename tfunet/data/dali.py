@@ -24,6 +24,7 @@ from tfunet.data.augmentation import spatial
 from tfunet.data.augmentation.augment import SampleDraws, draw_affine, draw_orientation
 from tfunet.data.augmentation.random_streams import normal
 from tfunet.data.cached_cases import CachedCases
+from tfunet.data.case_log import CaseLog
 from tfunet.data.dali_limits import AFFINE, AT_ONCE, GREY, MOST_LENGTHS, farthest
 from tfunet.data.encoded import UNKNOWN, EncodedCases, EncodedMask
 from tfunet.data.image_files import LUMA
@@ -261,10 +262,10 @@ class DaliSamples:
 
     def _note(self, case: int, defect: str) -> None:
         """Let the run name a case at its end. What else is known of it stays: crops follow it."""
-        if self._cases.store is not None:
-            known = self._cases.store.log.facts
-            facts = known[case] or CaseFacts(extent=self._cases.extents[case])
-            known[case] = replace(facts, defect=defect)
+        log = None if self._cases.store is None else self._cases.store.log
+        if isinstance(log, CaseLog):
+            facts = log.facts[case] or CaseFacts(extent=self._cases.extents[case])
+            log.facts[case] = replace(facts, defect=defect)
 
 
 def _gpu() -> int | None:

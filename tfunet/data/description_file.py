@@ -8,7 +8,7 @@ from tfunet.files.typed import parse_toml, toml_text
 
 DEFAULT_DATA = "folder"
 PATHS = ("root", "file")
-ROOTED = ("folder", "msd", "nnunet")
+ROOTED = ("folder", "msd", "nnunet", "packed", "tfrecord")
 
 
 def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -23,7 +23,9 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 EXACT = 2**24
 
 # Formats in which the values of a mask are not what a viewer shows, such as a palette's numbers.
-OF_LABELS = tuple(f"tfunet.data.formats.{name}" for name in ("tiff", "pillow", "dicom", "slices"))
+OF_LABELS = tuple(
+    f"tfunet.data.formats.{name}" for name in ("tiff", "pillow", "dicom", "slices", "tfrecord")
+)
 # Formats whose masks say where their pixels lie, and leave out empty planes.
 PLACED = ("tfunet.data.formats.dicom", "tfunet.data.formats.slices")
 

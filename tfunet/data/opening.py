@@ -1,15 +1,15 @@
 """Which module reads a file, and why a file cannot be read, in plain words. No TensorFlow."""
 
-import importlib
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tfunet.data.defects import BadFileError
-from tfunet.data.formats import FORMATS, OUTLINES, SIGNATURES
+from tfunet.data.formats import FORMATS, OUTLINES, RECORDS, SIGNATURES
 from tfunet.data.formats.claims import check_regular, pointer
-from tfunet.data.formats.container import split_container
+from tfunet.data.formats.container import is_record, split_container
 
 LONGEST_REASON = 600
 # The extra of each package that is not in io.
@@ -21,11 +21,16 @@ EXTRAS = {
 
 def has_no_axes(path: Path) -> bool:
     """Return whether a file's format has no words for its axes."""
-    return suffix_of(path) in (".npy", ".h5", ".hdf5", ".zarr")
+    # Plain pixels of a record end in their layout.
+    return suffix_of(path) in (".npy", ".h5", ".hdf5", ".zarr") or (
+        is_record(path) and path.name.endswith("]")
+    )
 
 
 def suffix_of(path: Path) -> str:
-    """Return what of a path says its format: a suffix, or "/" of a folder of slices."""
+    """Return what of a path says its format: a suffix, "/" of a folder, "@" of a record."""
+    if is_record(path):
+        return "@"
     path, _ = split_container(path)
     parts = [part.lower() for part in path.parts]
     if path.suffix.lower() != ".zarr" and any(part.endswith(".zarr") for part in parts):
@@ -39,13 +44,14 @@ def suffix_of(path: Path) -> str:
 def module_of(path: Path) -> ModuleType:
     """Return the module that reads a file's format; BadFileError where there is none."""
     suffix = suffix_of(path)
-    if suffix not in {**FORMATS, **OUTLINES}:
+    modules = {**FORMATS, **OUTLINES, **RECORDS}
+    if suffix not in modules:
         if not path.exists():
             raise BadFileError(path, "does not exist.")
         known = ", ".join(suffix for suffix in FORMATS if suffix.startswith("."))
         raise BadFileError(path, f"unknown format. Known: {known}, and folders of slices.")
     try:
-        return importlib.import_module({**FORMATS, **OUTLINES}[suffix])
+        return importlib.import_module(modules[suffix])
     except ModuleNotFoundError as error:
         raise _missing(path, error) from error
 
@@ -53,12 +59,21 @@ def module_of(path: Path) -> ModuleType:
 def content_files(path: Path) -> list[Path]:
     """Return the files that a path stands for: itself, its container, all files in it, or its
     header and pixels."""
-    path, _ = split_container(path)
+    is_one, (path, _) = is_record(path), split_container(path)
+    if is_one:
+        return [path]
     if not path.is_dir():
         listed = getattr(module_of(path), "content_files", None)
         files: list[Path] = guarded(path, listed) if listed else [path]
         return files
     return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def need(*packages: str) -> None:
+    """Raise ValueError for a package that a data set needs and that is not installed."""
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(f"This data set needs {name}: pip install 'tfunet[io]'.")
 
 
 def _missing(path: Path, error: ModuleNotFoundError) -> BadFileError:
@@ -96,6 +111,8 @@ def _plain_reason(path: Path, suffix: str) -> str:
             return "the file is empty"
         if where := pointer(path):
             return f"it is {where}"
+        if suffix == "@":  # What its first bytes are says nothing.
+            return ""
         with path.open("rb") as file:
             start = file.read(400)
     except FileNotFoundError:

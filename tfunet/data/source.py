@@ -101,6 +101,8 @@ class DataSource:
         intensity: How the images of `stored` are normalised: `read` gives the result.
         boxes: Case index, and its statistics where they are known, to what reads boxes of it
             without the rest; None for a case whose files are read as a whole.
+        own_store: Makes its own `tfunet.data.case_store.CaseStore`, where all is known of its
+            cases without reading them.
         raw: Case index to the case before preprocessing, for `tfunet data check`; raises as
             `read`. By default the result of `read`.
         notes: Case index to what may be a mistake in its files, once `read` or `stored` has
@@ -143,6 +145,7 @@ class DataSource:
     stored: Callable[[int], StoredCase] | None = None
     intensity: Intensity = "none"
     boxes: Callable[[int, Statistics | None], BoxReader | None] = lambda index, statistics: None
+    own_store: Callable[[], Any] | None = None
     targets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     samples: ArraySamples | None = None
     raw: Callable[[int], RawCase] | None = None

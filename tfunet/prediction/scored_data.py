@@ -18,6 +18,7 @@ from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import TrainedNetwork
 from tfunet.prediction.trained_cases import trained_on
 from tfunet.process.terminal import counted, lines_of
+from tfunet.record import as_recorded
 
 # Keys that a configuration may have, and no description of a data set.
 OF_RUNS = set(KEYS) - {"data", "patch", "seed", "steps", "fold", "folds"}
@@ -63,7 +64,9 @@ def chosen_cases(
     chosen = _not_trained_on(source, members, with_training_cases=with_training_cases)
     chosen, cases = _readable(source, chosen, skip_bad=skip_bad)
     is_of_files = network.preparation is not None and ":" not in network.config.data
-    if not all(case.image_files for case in cases) and is_of_files:
+    # Packed images are as training saw them.
+    is_alike = as_recorded(source.preparation) == network.preparation
+    if not all(case.image_files for case in cases) and is_of_files and not is_alike:
         raise ValueError(
             f"The images of the data set {source.name!r} are made in code, and those of this run "
             f"were read from files and prepared as {network.config.data!r} does. Name files, laid "

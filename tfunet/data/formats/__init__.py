@@ -27,6 +27,9 @@ FORMATS = {
 # Files of outlines, which are read as masks.
 OUTLINES = dict.fromkeys((".json", ".geojson", ".roi", ".zip"), "tfunet.data.formats.annotations")
 
+# Features of records, which are read as images and masks.
+RECORDS = {"@": "tfunet.data.formats.tfrecord"}
+
 # Kinds of files: their suffixes, the position of their signature, and its possible values.
 SIGNATURES = {
     "PNG": ((".png",), 0, (b"\x89PNG",)),

@@ -1,4 +1,7 @@
-"""Paths that name an array within a file: 'file.h5:name', 'a.json:cell'. No TensorFlow."""
+"""Paths that name an array within a file: 'file.h5:name', 'a.json:cell', 'records:17@image'.
+
+No TensorFlow.
+"""
 
 import re
 from pathlib import Path
@@ -7,16 +10,23 @@ from unicodedata import normalize
 _CONTAINER = re.compile(
     r"(.*\.(?:h5|hdf5|zarr|json|geojson|roi|zip)):(.*)", re.IGNORECASE | re.DOTALL
 )
+# Files of records have any name, such as train.tfrecord-00000-of-00010.
+_RECORD = re.compile(r"(.*):(\d+@.*)", re.DOTALL)
 
 
 def split_container(path: Path | str) -> tuple[Path, str]:
     """Return the file and the name within it, which is empty for a path that has none."""
     text = str(path)
     # Most names have none: there may be many.
-    match = _CONTAINER.fullmatch(text) if ":" in text else None
+    match = (_RECORD.fullmatch(text) or _CONTAINER.fullmatch(text)) if ":" in text else None
     if match:
         return Path(match[1]), match[2]
     return (path if isinstance(path, Path) else Path(path)), ""
+
+
+def is_record(path: Path | str) -> bool:
+    """Return whether a path names a feature of a record."""
+    return "@" in str(path) and _RECORD.fullmatch(str(path)) is not None
 
 
 def composed(name: str) -> str:
