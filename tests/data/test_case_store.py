@@ -223,9 +223,10 @@ def broken(index):
     return decode_any(index)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("store", ["files", "decoded"])
 def test_a_case_that_is_of_no_use_in_the_middle_of_an_epoch_is_replaced_or_ends_the_run(
-    store, tmp_path, monkeypatch
+    store, share, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(cache, "WHOLE_BYTES", 0)
     shapes = tuple(decode_any(index)[1].shape for index in range(30))
@@ -241,6 +242,7 @@ def test_a_case_that_is_of_no_use_in_the_middle_of_an_epoch_is_replaced_or_ends_
             replica_batch=4 // num_replicas,
             num_replicas=num_replicas,
             last_step=10,
+            foreground_share=share,
         )
         feeds = [pipeline(range(replica, replica + 1)) for replica in range(num_replicas)]
         images = [

@@ -109,9 +109,9 @@ class FileStore:
         """Prepare nothing."""
 
     def ensure(self, case: int) -> None:
-        """Read a case once if its facts are not known."""
+        """Read a case once if its facts are not known; that it is of no use is one, too."""
         if self.log.facts[case] is None:
-            with self._locks[case % len(self._locks)]:
+            with self._locks[case % len(self._locks)], contextlib.suppress(BadCaseError):
                 if self.log.facts[case] is None:
                     self._decoded(case)
 
