@@ -248,6 +248,8 @@ def test_objects_and_targets_are_packed(tmp_path):
         np.testing.assert_array_equal(ours.objects(0, shape), source.objects(0, shape))
     source, ours = packed({"num_cases": 3}, tmp_path / "numbers", "universes")
     assert ours.targets == source.targets
+    # Boxes of zeros take no room: there is the index of three, and its checksum.
+    assert (tmp_path / "numbers/masks/c.0.0.0.0").stat().st_size == 3 * 16 + 4
     assert ours.read(1)[0].tobytes() == source.read(1)[0].tobytes()
 
 
