@@ -30,6 +30,7 @@ from tfunet.commands import (
 from tfunet.commands.os_errors import has_working_folder, of_os_error
 from tfunet.commands.parsers import Parser, add_command, keys_apart
 from tfunet.config import trust
+from tfunet.files.server import RemoteError
 from tfunet.process.terminal import lines_of, show_messages_safely
 
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()  # The reader of the pipe (head, less) has ended.
         return exit_codes.OK
-    except (ValueError, OSError, KeyboardInterrupt) as error:
+    except (ValueError, OSError, RemoteError, KeyboardInterrupt) as error:
         code, words = exit_codes.of_error(error), str(error)
         if isinstance(error, OSError) and (code is None or not has_working_folder()):
             code, words = of_os_error(error)

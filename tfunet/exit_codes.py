@@ -3,6 +3,7 @@
 import traceback
 
 from tfunet.files.atomic import WriteError
+from tfunet.files.server import RemoteError
 
 OK = 0
 BAD_INPUT = 2  # Usage, configuration or data.
@@ -34,6 +35,7 @@ CODES: dict[type[BaseException], int] = {
     CheckFailedError: CHECK_FAILED,
     StoppedError: STOPPED,
     ValueError: BAD_INPUT,
+    RemoteError: BAD_INPUT,
     KeyboardInterrupt: INTERRUPTED,
 }
 

@@ -188,6 +188,17 @@ def test_dali_is_optional_and_is_asked_to_decode() -> None:
     assert re.match(r"2\.\d+\.\d+, it decodes", row.detail)
 
 
+def test_a_row_says_what_reads_the_files_of_which_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)  # Importing it fails.
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    row = doctor.servers_check(["s3", "gs", "hdfs"])
+    by = "s3://, gs:// by tensorflow-io; az://, hdfs:// by nothing that is installed; "
+    assert (row.status, row.detail) == ("missing", f"{by}https://, http:// by Python")
+    assert row.remedy == "pip install 'tfunet[remote]'"
+    assert doctor.servers_check(["s3", "gs", "az"]).status == "ok"
+
+
 def test_an_extra_names_the_package_that_is_missing() -> None:
     row = doctor.extra_check("io", ["numpy", "no-such-package"])
     assert (row.status, row.detail) == ("missing", "without no-such-package")

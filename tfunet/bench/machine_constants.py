@@ -14,8 +14,8 @@ from typing import Any, final
 from tfunet.bench.launch.one_trial import execute
 from tfunet.bench.study.toml_writer import config_toml
 from tfunet.config.run import RunConfig
-from tfunet.data.cache import default_folder
 from tfunet.files.atomic import WriteError, write_atomic
+from tfunet.files.home import cache_home
 from tfunet.files.typed import RecordError, read_json
 from tfunet.machine.cores import usable_cores
 from tfunet.machine.environment import environment
@@ -119,7 +119,7 @@ def software() -> dict[str, Any]:
 
 def read(folder: Path | None = None) -> Constants:
     """Return what is kept; nothing where it is missing, or of another version of tfunet."""
-    path = (folder or default_folder()) / FILE
+    path = (folder or cache_home()) / FILE
     with contextlib.suppress(RecordError, TypeError, OSError):
         table = read_json(path, dict[str, Any])
         if table is not None:
@@ -129,7 +129,7 @@ def read(folder: Path | None = None) -> Constants:
 
 def keep(constants: Constants, folder: Path | None = None) -> None:
     """Write constants; without a word where the folder cannot be written."""
-    where = folder or default_folder()
+    where = folder or cache_home()
     with contextlib.suppress(WriteError, OSError):
         where.mkdir(parents=True, exist_ok=True)
         write_atomic(where / FILE, json.dumps(asdict(constants), indent=1) + "\n")

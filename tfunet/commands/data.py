@@ -133,14 +133,19 @@ def _new_picture(path: Path) -> Path:
 def _cache(options: argparse.Namespace) -> int:
     from tfunet.data.cache import cache_folder
     from tfunet.data.cache_eviction import clear, listing
+    from tfunet.files import remote, remote_room
 
     config = config_of(options)
     folder = cache_folder(config.cache_dir)
     if options.clear:
         removed, used = clear(folder)
         print(f"Removed {removed} data sets from {folder}; {used} are in use.")
+        if freed := remote_room.clear(remote.folder()):
+            print(f"Removed {freed} files that were fetched into {remote.folder()}.")
     if options.list:
         print(lines_of(listing(folder)))
+        if held := remote_room.held(remote.folder()):
+            print(lines_of(held))
     if not (options.clear or options.list):
         if options.config is None:
             raise ValueError("Name the configuration to decode, or give --list or --clear.")

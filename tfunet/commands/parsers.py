@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfunet.config.words import near_match
 from tfunet.files.typed import parse_toml
+from tfunet.files.urls import is_url, without_secrets
 
 if TYPE_CHECKING:
     from tfunet.config.run import RunConfig
@@ -93,9 +94,15 @@ def documented(kind: type) -> dict[str, str]:
 
 
 def path(text: str) -> Path:
-    """Return a path; an empty text, as of a variable that is not set, is none."""
+    """Return a path on this machine; an empty text, as of a variable that is not set, is none."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty. Give a name, or . for the current folder")
+    if is_url(text):
+        raise argparse.ArgumentTypeError(
+            f"{without_secrets(text)} is on a server, and this is read and written on a disk. Name "
+            "a local folder, and copy it with the server's own tool, such as aws s3 sync, gcloud "
+            "storage rsync, azcopy sync or rclone sync; a copied run can be resumed"
+        )
     return Path(text)
 
 

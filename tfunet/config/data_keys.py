@@ -6,6 +6,7 @@ from typing import Any
 from tfunet.config.augmentation import read_augmentation
 from tfunet.config.section import FIXED, IS_WAY, Section, fixed, free
 from tfunet.config.words import check_known
+from tfunet.files.urls import check_urls
 
 BAD_SAMPLES = ("refuse", "skip")
 PIPELINES = ("tf", "device", "dali")
@@ -35,6 +36,7 @@ class DataKeys(Section):
     foreground_share: float = fixed(0.0)
 
     def _check(self) -> None:
+        check_urls([self.data, self.data_options])
         self._at_least(1, "patches_per_case")
         if not 0 <= self.foreground_share <= 1:
             raise ValueError(

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from tfunet.config.data_keys import AUTO, DECODED, FILES
-from tfunet.data.cache_eviction import LOCK, hold, limit_bytes
+from tfunet.data.cache_eviction import LOCK, hold
 from tfunet.data.cached_cases import CachedCases
 from tfunet.data.case_store import CaseStore, DecodedStore, FileStore, case_log, take_lock
 from tfunet.data.defects import SHOWN_DEFECTS, defect_of, lines_by_cause
@@ -25,7 +25,7 @@ from tfunet.data.formats.claims import check_growth
 from tfunet.data.source import DataSource
 from tfunet.data.stored_case import BadCaseError, look_at
 from tfunet.files.atomic import WriteError
-from tfunet.files.home import expand_home
+from tfunet.files.home import CACHE_VARIABLE, cache_home, expand_home, limit_bytes
 from tfunet.files.regular import open_regular
 from tfunet.machine.cores import usable_cores
 
@@ -33,21 +33,15 @@ FORMAT_VERSION = 6
 LOCK_SECONDS = 0.2
 # Smaller data sets are decoded before the first step unless all of their cases are known.
 WHOLE_BYTES = 2**30
-VARIABLE = "TFUNET_CACHE"
-
-
-def default_folder() -> Path:
-    """Return $TFUNET_CACHE, else ~/.cache/tfunet."""
-    return expand_home(os.environ.get(VARIABLE) or "~/.cache/tfunet")
 
 
 def cache_folder(given: str | None) -> Path:
-    """Return `cache_dir` with `~` and environment variables expanded; by default `default_folder`.
+    """Return `cache_dir` with `~` and environment variables expanded; by default `cache_home`.
 
     Raises ValueError for a variable that is not set.
     """
     if not given:
-        return default_folder()
+        return cache_home()
     folder = expand_home(os.path.expandvars(given))
     if "$" in str(folder) and not folder.is_dir():
         raise ValueError(f"cache_dir={given!r} names an environment variable that is not set.")
@@ -84,7 +78,7 @@ def build_cache(
 
     Args:
         source: The data set.
-        folder: Folder of the cache; by default that of `default_folder`.
+        folder: Folder of the cache; by default that of `cache_home`.
         patch: Smaller cases are padded to this spatial shape.
         store: One of STORES.
         whole: Whether to wait until all cases are decoded. If not, they may be read while the rest
@@ -98,7 +92,7 @@ def build_cache(
         WriteError: The folder cannot be read or written: no permission, a full disk, or the cache's
             limit is reached and nothing more can be removed (`tfunet.data.cache_eviction`).
     """
-    home = (folder or default_folder()) / cache_key(source)
+    home = (folder or cache_home()) / cache_key(source)
     for shape in set(source.shapes):
         _check_patch(shape, patch)
     if store != DECODED and source.own_store is not None:
@@ -118,7 +112,7 @@ def build_cache(
         write_error = WriteError(
             f"The cache of decoded cases in {home} cannot be used: {error.strerror or error}. "
             f"Make it writable, free some space there, name another folder with --cache_dir or "
-            f"${VARIABLE}, or read the files themselves: store = {FILES!r}."
+            f"${CACHE_VARIABLE}, or read the files themselves: store = {FILES!r}."
         )
         write_error.errno = error.errno
         raise write_error from error
@@ -224,7 +218,7 @@ def note_cases(
 
     Raises OSError where the cache cannot be written.
     """
-    home = (folder or default_folder()) / cache_key(source)
+    home = (folder or cache_home()) / cache_key(source)
     with hold(home):
         log = case_log(source, home)
         log.forget_defects()

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfunet.files.atomic import PARTIAL, write_atomic
+from tfunet.files.home import DEFAULT_LIMIT, LIMIT_VARIABLE, limit_bytes
 from tfunet.files.regular import open_regular, remove_files
 
-LIMIT_VARIABLE = "TFUNET_CACHE_LIMIT"
-DEFAULT_LIMIT = "100GiB"
-UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 IN_USE = "in_use"
 LOCK = "lock"
 # Is there once all cases are.
@@ -47,22 +45,6 @@ class CachedSet:
     path: Path
     num_bytes: int
     used_seconds: float
-
-
-def limit_bytes() -> int:
-    """Return the most bytes of all data sets together: $TFUNET_CACHE_LIMIT, else 100 GiB."""
-    text = os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT
-    number, unit = text[:-3].strip(), text[-3:]
-    try:
-        limit = int(float(number) * UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        limit = 0
-    if limit <= 0:
-        raise ValueError(
-            f"${LIMIT_VARIABLE} must be a size in {', '.join(UNITS)}, such as {DEFAULT_LIMIT}, "
-            f"got {text!r}."
-        )
-    return limit
 
 
 def entries(folder: Path) -> list[CachedSet]:

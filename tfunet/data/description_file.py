@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tfunet.files.home import expand_home
+from tfunet.files.remote import local
 from tfunet.files.typed import parse_toml, toml_text
+from tfunet.files.urls import is_url, parsed
 
 DEFAULT_DATA = "folder"
 PATHS = ("root", "file")
@@ -22,7 +23,7 @@ def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
     """
     if not data.endswith(".toml"):
         return data, dict(options)
-    path = expand_home(data)
+    path = local(data)
     try:
         table = parse_toml(toml_text(path))
     except (OSError, ValueError) as error:
@@ -32,6 +33,7 @@ def described(data: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
         table.setdefault("root", ".")
     for key in PATHS:
         given = table.get(key)
-        if isinstance(given, str) and not given.startswith(("~", "$")):
-            table[key] = str(path.parent / given)
+        if isinstance(given, str) and not given.startswith(("~", "$")) and not is_url(given):
+            folder = parsed(data).parent if is_url(data) else None
+            table[key] = folder.joined(given) if folder else str(path.parent / given)
     return kind, {**table, **options}

@@ -1,5 +1,6 @@
 """Reads one image or mask file of any known format. Imports no TensorFlow."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,10 +12,12 @@ import numpy as np
 
 from tfunet.data.defects import BadFileError
 from tfunet.data.formats import OUTLINES
+from tfunet.data.formats.container import split_container
 from tfunet.data.formats.stored import CHANNELS, SPATIAL, PlaneGrid, Region, Stored
 from tfunet.data.mask_values import ChannelValues, as_mask, no_values
 from tfunet.data.no_data import without_data
 from tfunet.data.opening import guarded, has_no_axes, module_of
+from tfunet.files.remote import fetched, heads_only, is_on_server
 
 # ITU-R BT.601, as Pillow's conversion to "L".
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -123,6 +126,10 @@ def read_header(
             remark=stored.remark,
         )
 
+    if is_on_server(split_container(path)[0]):
+        with heads_only(), contextlib.suppress(BadFileError):  # Its head may be longer.
+            found: Header = guarded(path, header)
+            return found
     return guarded(path, header)
 
 
@@ -307,11 +314,16 @@ def open_region(
     if mask and stored.alpha:
         return None
 
+    file, _ = split_container(path)
+
     def region(box: tuple[slice, ...]) -> np.ndarray:
         places = [slice(None)] * len(stored.shape)
         for axis, inside in zip(stored.spatial, box, strict=True):
             places[axis] = inside
-        return stored.channels_last(stored_box(tuple(places)))
+        fetched(file)
+        pixels = stored_box(tuple(places))
+        # The room of the file may have been needed for others meanwhile.
+        return region(box) if is_on_server(file) else stored.channels_last(pixels)
 
     return stored, region
 

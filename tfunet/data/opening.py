@@ -10,6 +10,8 @@ from tfunet.data.defects import BadFileError
 from tfunet.data.formats import FORMATS, OUTLINES, RECORDS, SIGNATURES
 from tfunet.data.formats.claims import check_regular, pointer
 from tfunet.data.formats.container import is_record, split_container
+from tfunet.files.remote import fetch_folder, is_on_server
+from tfunet.files.server import RemoteError
 
 LONGEST_REASON = 600
 # The extra of each package that is not in io.
@@ -83,16 +85,24 @@ def _missing(path: Path, error: ModuleNotFoundError) -> BadFileError:
 
 def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
     """Return `read(path)`; any error in it becomes a BadFileError with the reason."""
+    file, _ = split_container(path)
     try:
-        file, _ = split_container(path)
         if file.exists():
             check_regular(file)
-        return read(path)
+        if file.is_dir() and suffix_of(path) != ".zarr":  # Of a store only chunks that are read.
+            fetch_folder(file)
+        result = read(path)
+    except RemoteError:  # The file is not to blame.
+        raise
     except ModuleNotFoundError as error:
         raise _missing(path, error) from error
     except Exception as error:
-        reason = _plain_reason(split_container(path)[0], suffix_of(path)) or _on_one_line(error)
-        raise BadFileError(path, f"cannot be read ({reason}).") from error
+        if not is_on_server(file):
+            reason = _plain_reason(file, suffix_of(path)) or _on_one_line(error)
+            raise BadFileError(path, f"cannot be read ({reason}).") from error
+        result = None
+    # The room of a fetched file may have been needed for others before it was read.
+    return guarded(path, read) if is_on_server(file) else result
 
 
 def _on_one_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from tfunet.data.encoded import EncodedCases
 from tfunet.data.formats.units import METRES
 from tfunet.data.preparation_options import check_preparation
 from tfunet.data.preprocess import Intensity, Statistics
-from tfunet.files.home import expand_home
+from tfunet.files.remote import named
 from tfunet.files.typed import typed
 from tfunet.record import as_recorded
 
@@ -297,7 +297,7 @@ class DataSource:
 
     def paths(self) -> tuple[str, ...]:
         """Return the path of each case's file, the same however the data are described."""
-        return tuple(str((self.root / file).resolve()) for file in self.files)
+        return tuple(named(self.root / file) for file in self.files)
 
     @property
     def label_around(self) -> int:
@@ -408,7 +408,7 @@ def made_by(data: str, options: Mapping[str, Any]) -> str:
     The code that makes cases names them, whatever its options, and wherever its file is.
     """
     root = options.get("root", options.get("file"))
-    place = expand_home(root).resolve() if isinstance(root, str) else None
+    place = named(root) if isinstance(root, str) else None
     return f"{Path(data).name} {place}"
 
 

@@ -2,7 +2,8 @@
 
 Somebody who can write in a folder can put a link or a pipe there under a name that we will use. To
 open it would overwrite the target of the link, or wait for ever. All of the package opens files by
-these functions, but for the readers of image files, which have their own check. No TensorFlow.
+these functions, but for the readers of image files, which have their own check. A file of a server
+is fetched before it is opened. No TensorFlow.
 """
 
 import contextlib
@@ -13,6 +14,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatch
 from io import BufferedReader
 from pathlib import Path
+
+from tfunet.files.remote_room import is_placeholder
 
 # Larger records are not ours: they would only take time and memory.
 MOST_BYTES = 2**28
@@ -76,6 +79,8 @@ def read_end(path: Path, most: int) -> str:
 
 
 def _open(path: Path, flags: int, mode: int = 0o666) -> int:
+    if flags & os.O_ACCMODE == os.O_RDONLY:
+        _fetch(path)
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -93,6 +98,16 @@ def _open(path: Path, flags: int, mode: int = 0o666) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _fetch(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if not is_placeholder(os.stat(path)):
+            return
+        # It takes longer to import than most commands that read no such file.
+        from tfunet.files.remote import fetched
+
+        fetched(path)
 
 
 def remove_files(folder: Path, patterns: Iterable[str]) -> None:

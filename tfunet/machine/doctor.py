@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -23,6 +23,7 @@ from typing import Any, Literal
 from tfunet.backend import BACKENDS, facts_of
 from tfunet.config.not_installed import NotInstalledError
 from tfunet.exit_codes import CHECK_FAILED, OK
+from tfunet.files.transports import served
 from tfunet.machine import energy, probes
 from tfunet.machine.cores import cpu_quota, usable_cores
 from tfunet.machine.environment import gpus
@@ -34,6 +35,7 @@ CORE = ("Python", "TensorFlow", "Keras", "single", "logs")
 COMPILERS = ("c++", "g++", "clang++")
 EXTRAS = {
     "io": ("imagecodecs", "nibabel", "pydicom", "h5py", "zarr"),
+    "remote": ("adlfs", "fsspec", "gcsfs", "s3fs"),
     "annotations": ("pycocotools", "roifile", "scikit-image"),
     "ensembles": ("optuna", "scipy"),
     "metrics": ("scikit-image", "scipy"),
@@ -101,7 +103,9 @@ def diagnose(logs: Path = Path("logs")) -> Iterator[Check]:
         yield from horovod_checks(
             answers["horovod"].result(), has_compiler=has_compiler, num_gpus=num_gpus
         )
-        yield tensorflow_io_check(answers["tensorflow-io"].result())
+        answer = answers["tensorflow-io"].result()
+        yield tensorflow_io_check(answer)
+        yield servers_check(answer.facts.get("schemes", ()))
         yield dali_check(answers["dali"].result())
 
 
@@ -328,6 +332,15 @@ def dali_check(answer: probes.Answer) -> Check:
         return Check("DALI", "ok", f"{answer.facts['version']}, it decodes")
     detail = f"{_reason(answer)}; only pipeline = 'dali' needs it"
     return Check("DALI", _status(answer), detail, remedy="pip install 'tfunet[dali]'")
+
+
+def servers_check(by_tensorflow: Collection[str]) -> Check:
+    """Return what reads files of servers, for each kind of URL; see `served`."""
+    detail, missing = served(by_tensorflow)
+    # Hadoop comes from its own packages.
+    if missing <= {"hdfs"}:
+        return Check("files of servers", "ok", detail)
+    return Check("files of servers", "missing", detail, remedy="pip install 'tfunet[remote]'")
 
 
 def slurm_check(variables: Mapping[str, str]) -> Check:

@@ -91,7 +91,8 @@ import json
 import tensorflow as tf
 import tensorflow_io as tfio
 encoded = tfio.image.encode_bmp(tf.zeros([1, 1, 3], tf.uint8))
-print(json.dumps({"version": tfio.__version__, "bytes": len(encoded.numpy())}))
+print(json.dumps({"version": tfio.__version__, "bytes": len(encoded.numpy()),
+                  "schemes": tf.io.gfile.get_registered_schemes()}))
 """
 # A file is decoded and turned round, because the import alone proves little. It needs no GPU.
 DALI_PROBE = """

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from tfunet.data.formats import FORMATS
 from tfunet.data.formats.container import composed, split_container, stem
+from tfunet.files.remote import local
+from tfunet.files.urls import is_url
 
 SUFFIXES = tuple(suffix for suffix in FORMATS if suffix.startswith("."))
 # A leading wildcard matches no hidden file or folder.
@@ -26,7 +28,7 @@ def find_images(given: Sequence[str], num_files: int = 1) -> list[str]:
 
     Raises ValueError for a folder or a pattern without images.
     """
-    return [image for argument in given for image, _ in _expanded(argument, num_files)]
+    return [image for argument in given for image, _ in _expanded(_local(argument), num_files)]
 
 
 def find_named_images(given: Sequence[str], num_files: int = 1) -> list[tuple[str, str]]:
@@ -35,13 +37,31 @@ def find_named_images(given: Sequence[str], num_files: int = 1) -> list[tuple[st
     It is the values of the placeholders of a pattern, joined by "_" as in the name of a case, or
     else the name of the first file. Where all files have one name, it is that of their folders.
     """
-    found = [pair for argument in given for pair in _expanded(argument, num_files)]
+    found = [pair for argument in given for pair in _expanded(_local(argument), num_files)]
     images, names = [image for image, _ in found], [name for _, name in found]
     if len(images) > 1 and len({name or stem(parts_of(image)[0]) for image, name in found}) == 1:
         names = list(_folders_that_differ(images))
     return [
         (image, name or stem(parts_of(image)[0])) for image, name in zip(images, names, strict=True)
     ]
+
+
+def _local(argument: str) -> str:
+    """Return an argument with the local places of its URLs, whose folders are listed."""
+    if not is_url(argument):
+        return argument
+    return ",".join(map(_local_pattern, argument.split(",")))
+
+
+def _local_pattern(text: str) -> str:
+    if not is_url(text):
+        return text
+    _, inside = split_container(text)
+    url = text.removesuffix(f":{inside}") if inside else text
+    wild = _WILD.search(url)
+    # Of a pattern the folder in which it begins is listed.
+    start = url if wild is None else url[: wild.start()].rpartition("/")[0]
+    return f"{local(start)}{url[len(start) :].rstrip('/')}{f':{inside}' if inside else ''}"
 
 
 def _folders_that_differ(images: Sequence[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfunet.data.formats.container import stem
 from tfunet.data.opening import content_files
+from tfunet.files.remote import shown
 from tfunet.files.typed import RecordError, read_json
 from tfunet.prediction.inputs import parts_of
 from tfunet.prediction.output import (
@@ -130,7 +131,7 @@ def _content_of(image: Path) -> dict[str, Any]:
     """Return facts that change when an image, or a file of a folder, does; without reading it."""
     stats = [path.stat() for path in content_files(image)]
     return {
-        "path": str(image),
+        "path": shown(image),
         "bytes": sum(stat.st_size for stat in stats),
         "mtime_ns": max((stat.st_mtime_ns for stat in stats), default=0),
     }

@@ -15,6 +15,7 @@ from tfunet.data.lazy_image import LazyImage
 from tfunet.files.atomic import writing
 from tfunet.files.printable import check_utf8
 from tfunet.files.regular import open_to_read
+from tfunet.files.remote import fetched_ahead, shown
 from tfunet.prediction import output
 from tfunet.prediction.all_images import AllImages, Image
 from tfunet.prediction.best_file import BEST, followed_best
@@ -185,7 +186,7 @@ def _fit(
     Raises ValueError for the others, unless `skip_bad`.
     """
     fit, images, defects = [], [], []
-    for job in jobs:
+    for job in fetched_ahead(jobs, lambda job: job.files):
         try:
             check_utf8(str(job.files[0]))
             for member in members:
@@ -197,9 +198,8 @@ def _fit(
         except ValueError as error:
             if len(jobs) == 1:
                 raise
-            file = str(job.files[0])
-            what = str(error).removeprefix(f"{file}: ")
-            defects.append(Defect(file=file, what=what, case_id=job.name))
+            what = str(error).removeprefix(f"{job.files[0]}: ")
+            defects.append(Defect(file=shown(job.files[0]), what=what, case_id=job.name))
             continue
         fit.append(job)
         images.append(image)
@@ -241,7 +241,7 @@ def followed(run: Path, options: Options) -> tuple[tuple[Member, ...], Cleaning]
 def _check_image(job: Job, image: LazyImage, network: TrainedNetwork) -> None:
     if len(image.shape) != len(network.patch) or image.channels != network.channels:
         raise ValueError(
-            f"{job.files[0]}: a {len(image.shape)}D image with "
+            f"{shown(job.files[0])}: a {len(image.shape)}D image with "
             f"{counted(image.channels, 'channel')}; the network was trained on "
             f"{len(network.patch)}D images with {network.channels}.{_conversion(image, network)}"
         )

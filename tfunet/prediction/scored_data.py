@@ -12,8 +12,9 @@ from tfunet.data.check import raw_case
 from tfunet.data.defects import BadFileError, DefectsError, defect_of, lines_by_cause
 from tfunet.data.description_file import described
 from tfunet.data.source import DataSource, RawCase, open_source
-from tfunet.files.home import expand_home
+from tfunet.files.remote import local
 from tfunet.files.typed import parse_toml, toml_text
+from tfunet.files.urls import is_url
 from tfunet.prediction.ensemble import Member
 from tfunet.prediction.network import TrainedNetwork
 from tfunet.prediction.trained_cases import trained_on
@@ -26,7 +27,7 @@ OF_RUNS = set(KEYS) - {"data", "patch", "seed", "steps", "fold", "folds"}
 
 def opened(data: str, network: TrainedNetwork, *, skip_bad: bool) -> DataSource:
     """Return the data set that a user names for a run: a folder, a description, a configuration."""
-    path = expand_home(data)
+    path = local(data)
     config = network.config
     if path.is_dir():
         if "root" not in config.data_options:
@@ -34,7 +35,7 @@ def opened(data: str, network: TrainedNetwork, *, skip_bad: bool) -> DataSource:
                 f"{data} is a folder, and the data of this run, {config.data!r}, have no root=. "
                 "Name a .toml file that describes the data set."
             )
-        options = {**config.data_options, "root": str(path)}
+        options = {**config.data_options, "root": data if is_url(data) else str(path)}
         return open_source(config.data, options, skip_bad=skip_bad)
     if path.suffix != ".toml" or not path.is_file():
         raise ValueError(

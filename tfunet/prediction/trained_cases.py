@@ -7,6 +7,7 @@ from pathlib import Path
 from tfunet.config.run import RunConfig
 from tfunet.data.source import DataSource, made_by
 from tfunet.files.home import expand_home
+from tfunet.files.remote import named
 from tfunet.files.typed import RecordError
 from tfunet.process.terminal import counted, lines_of
 from tfunet.record import RunFolder
@@ -86,7 +87,7 @@ def _of_run(folder: RunFolder, config: RunConfig, source: DataSource) -> set[int
     trained = {index for index, path in enumerate(source.paths()) if path in files}
     # By their names too: the data may have moved with the run, or are made in code.
     own = config.data_options.get("root")
-    is_same = own is not None and expand_home(own).resolve() == source.root.resolve()
+    is_same = own is not None and named(own) == named(source.root)
     if is_same or source.made_by == made_by(config.data, config.data_options):
         names = set((folder.read_split() or {}).get("train", ()))
         trained |= {index for index, name in enumerate(source.case_ids) if name in names}

@@ -128,7 +128,6 @@ def test_two_cases_of_one_name_are_refused(folder):
     ("options", "reason"),
     [
         ({"root": "/nowhere/at/all"}, "'/nowhere/at/all' does not exist; give a folder"),
-        ({"root": "s3://bucket/set"}, "on a remote file system"),
         ({"root": "$NOT_SET_ANYWHERE/a"}, "names an environment variable that is not set"),
         ({"images": "img/{case}.png"}, "matches 'img/{case}.png'. It holds images/, masks/"),
         ({"images": "images/*.png"}, "has no placeholder. Write {case}"),

@@ -21,8 +21,8 @@ from tfunet.data.formats.container import split_container
 from tfunet.data.layouts.case_files import CaseFiles, match_files
 from tfunet.data.layouts.file_patterns import compiled, find
 from tfunet.data.source import DataSource
-from tfunet.files.home import expand_home
 from tfunet.files.printable import check_utf8
+from tfunet.files.remote import fetched_ahead, local
 from tfunet.files.typed import read_json
 from tfunet.process.terminal import counted
 
@@ -97,7 +97,7 @@ def describe_data(
 
 def check_folder(root: str) -> Path:
     """Return the folder of the data; raise ValueError if it is none."""
-    folder = expand_home(root)
+    folder = local(root)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ValueError(f"{root!r} {what}. Give the folder with your images and masks.")
@@ -210,10 +210,14 @@ def _contents(
     files = [
         {name: case.masks_of(label) for label, name in enumerate(pairs.masks, 1)} for case in cases
     ]
+
+    def reading(masks: Iterable[str]) -> Iterable[str]:
+        return fetched_ahead(progress(masks), lambda mask: [split_container(folder / mask)[0]])
+
     if pairs.objects:
-        return object_options(folder, pairs.masks, files, progress)
+        return object_options(folder, pairs.masks, files, reading)
     single = {name: [own for case in files for own in case[name]] for name in pairs.masks}
-    return label_options(folder, pairs.masks, single, labels, progress)
+    return label_options(folder, pairs.masks, single, labels, reading)
 
 
 def _run_of_pairs(

@@ -8,7 +8,7 @@ from tfunet.data.class_lines import toml_key, toml_value
 from tfunet.data.defects import DefectsError
 from tfunet.data.layouts.dataset_json import channel_names
 from tfunet.data.source import DataSource, open_source
-from tfunet.files.home import expand_home
+from tfunet.files.remote import local
 from tfunet.process.terminal import counted
 
 DESCRIBED = ("msd", "nnunet")
@@ -56,7 +56,7 @@ class RunFile:
         """Return what a dataset.json calls the channels, such as "CT"."""
         if self.keys["data"][0] not in DESCRIBED:
             return ()
-        return channel_names(expand_home(str(self.options["root"][0])))
+        return channel_names(local(str(self.options["root"][0])))
 
     def summary(self) -> str:
         """Return what was found, in a few lines."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfunet.config.amount import GIB, in_bytes
+from tfunet.files.remote import fetched
 
 LIMIT_VARIABLE = "TFUNET_IMAGE_LIMIT"
 DEFAULT_LIMIT = "4GiB"
@@ -71,7 +72,11 @@ def check_chunk(stored_bytes: int, raw_bytes: int) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raise ValueError for a pipe, a device or a socket, which may never end."""
+    """Raise ValueError for a pipe, a device or a socket, which may never end.
+
+    A file of a server is fetched, since it will be opened next.
+    """
+    fetched(path)
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}

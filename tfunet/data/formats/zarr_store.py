@@ -1,18 +1,55 @@
 """Arrays in zarr stores, versions 2 and 3, and OME-NGFF images at full size, with zarr."""
 
+import asyncio
 import math
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import zarr
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import LocalStore
 
 from tfunet.data.formats.claims import check_chunk, check_claim, check_folder, pointer
 from tfunet.data.formats.container import split_container
 from tfunet.data.formats.ngff import full_size, multiscale
 from tfunet.data.formats.stored import FEWEST_PARTS, Region, Stored, num_chunks, plain
+from tfunet.files.remote import fetched, is_on_server
 
 LOOKED_AT = 16
+
+
+@final
+class _Chunks(LocalStore):
+    """A folder of chunks. Those of a server are fetched, and checked, when they are read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, read_only=True)
+        self.check: Callable[[Path], None] = lambda chunk: None
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        await asyncio.to_thread(self._fetch, self.root / key)
+        return await super().get(key, prototype, byte_range)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        ranges = list(key_ranges)
+        for key in dict.fromkeys(key for key, _ in ranges):
+            await asyncio.to_thread(self._fetch, self.root / key)
+        return await super().get_partial_values(prototype, ranges)
+
+    def _fetch(self, path: Path) -> None:
+        if fetched(path):
+            self.check(path)
 
 
 def stored(path: Path) -> Stored:
@@ -41,7 +78,7 @@ def _find(path: Path) -> tuple[Any, Stored]:
     if not store.is_dir():
         raise ValueError("a zarr store is a folder, and this is none")
     check_folder(store)
-    node = zarr.open(store, mode="r", path=name or None)
+    node = zarr.open(_Chunks(store), mode="r", path=name or None)
     if isinstance(node, zarr.Array):
         array, described = node, plain(node.shape, node.dtype)
     elif image := multiscale(node):
@@ -92,11 +129,19 @@ def _check_blosc(array: Any) -> None:
     folder = _folder(array)
     chunks = [file for file in folder.rglob("*") if file.is_file() and _is_chunk(file)]
     for chunk in chunks:
-        with chunk.open("rb") as file:
-            header = file.read(16)
-        # Blosc's header: bytes 12 to 15 are the length of the whole.
-        length = int.from_bytes(header[12:16], "little")
-        if chunk.stat().st_size < max(length, 16):
-            raise ValueError(f"chunk {chunk.relative_to(folder)} is truncated")
-        # Bytes 4 to 7: what it unpacks to.
-        check_claim((int.from_bytes(header[4:8], "little"),), 1, len(header), "a chunk")
+        if not is_on_server(chunk):
+            _check_chunk(chunk, folder)
+    array.store_path.store.check = partial(_check_chunk, folder=folder)
+
+
+def _check_chunk(chunk: Path, folder: Path) -> None:
+    if not _is_chunk(chunk):
+        return
+    with chunk.open("rb") as file:
+        header = file.read(16)
+    # Blosc's header: bytes 12 to 15 are the length of the whole.
+    length = int.from_bytes(header[12:16], "little")
+    if chunk.stat().st_size < max(length, 16):
+        raise ValueError(f"chunk {chunk.relative_to(folder)} is truncated")
+    # Bytes 4 to 7: what it unpacks to.
+    check_claim((int.from_bytes(header[4:8], "little"),), 1, len(header), "a chunk")

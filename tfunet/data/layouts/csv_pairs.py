@@ -18,6 +18,8 @@ from tfunet.data.layouts.label_mapping import OF_FILES, OF_NUMBERS
 from tfunet.data.layouts.options import MaskOptions, takes
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
+from tfunet.files.remote import beside, placed
+from tfunet.files.urls import is_url
 
 
 @takes(MaskOptions)
@@ -42,7 +44,8 @@ def open_csv(
         keep: Column to the values of the rows to use.
         options: Further options are those of every data set of files, and those of folder and csv.
     """
-    folder, path = find_root(str(Path(file).parent)), Path(file)
+    path = Path(file)
+    folder = beside(file) if is_url(file) else find_root(str(path.parent))
     columns = [images] if isinstance(images, str) else list(images)
     if options.objects == OF_FILES:
         raise ValueError(
@@ -53,8 +56,10 @@ def open_csv(
     settings = {"file": path.name, "key": key or columns[0], "keep": keep or {}}
     table = CaseTable(folder, {**settings, **({"group": group} if group else {})})
     listed = []
+    cells = (*columns, *labels.patterns)
+    placed(folder, (table.cell(row, column) for _, row in table.rows() for column in cells))
     for name, row in table.rows():
-        files = [stored_path(folder, table.cell(row, col)) for col in (*columns, *labels.patterns)]
+        files = [stored_path(folder, table.cell(row, col)) for col in cells]
         case = listed_case(files[: len(columns)], files[len(columns) :], name if key else "")
         listed.append(replace(case, group=row[group] if group else case.case_id, values=row))
     cases, defects = listed_cases(folder, listed, path.name)

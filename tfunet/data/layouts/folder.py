@@ -12,7 +12,7 @@ from tfunet.data.layouts.label_mapping import OF_FILES
 from tfunet.data.layouts.options import MaskOptions, takes
 from tfunet.data.layouts.pixel_size import PixelSizes
 from tfunet.data.source import DataSource
-from tfunet.files.home import expand_home
+from tfunet.files.remote import local
 
 
 @takes(MaskOptions)
@@ -64,15 +64,10 @@ def open_folder(
 
 
 def find_root(root: str) -> Path:
-    """Return the folder, with `~` and environment variables expanded."""
-    path = expand_home(os.path.expandvars(root))
+    """Return the folder, with `~` and environment variables expanded; of a URL its local place."""
+    path = local(os.path.expandvars(root))
     if path.is_dir():
         return path
-    if "://" in root:
-        raise ValueError(
-            f"root={root!r} is on a remote file system, and data is read from folders. Mount or "
-            "copy it (rclone mount, mount-s3, gcsfuse), and give that folder."
-        )
     if "$" in str(path):
         raise ValueError(f"root={root!r} names an environment variable that is not set. Set it.")
     what = "is a file" if path.exists() else "does not exist"

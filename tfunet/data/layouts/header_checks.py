@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from tfunet.data.defects import BadFileError, Defect
+from tfunet.data.formats.container import split_container
 from tfunet.data.formats.units import METRES, converted, sizes_in_words
 from tfunet.data.image_files import Header, read_header
 from tfunet.data.layouts.case_files import CaseFiles
 from tfunet.data.opening import has_no_axes
+from tfunet.files.remote import fetched_ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,11 @@ def read_headers(
     """
     usable: list[CaseHeaders] = []
     defects: list[Defect] = []
-    for case in cases:
+
+    def files(case: CaseFiles) -> list[Path]:
+        return [split_container(root / file)[0] for file in (*case.images, *case.masks)]
+
+    for case in fetched_ahead(cases, files, heads=True):
         headers: list[Header] = []
         case_defects: list[Defect] = []
         for number, file in enumerate([*case.images, *case.masks]):
