@@ -17,7 +17,7 @@ from PIL import Image
 
 from tfunet.config.augmentation import read_augmentation
 from tfunet.data import cache
-from tfunet.data.cache import build_cache, note_cases
+from tfunet.data.cache import build_cache, noting_cases
 from tfunet.data.cache_eviction import LIMIT_VARIABLE
 from tfunet.data.case_store import DecodedStore, FileStore
 from tfunet.data.evaluation_pipeline import EvaluationPipeline
@@ -58,6 +58,12 @@ def folder(request, tmp_path_factory):
     patch = [16, 16, 16] if request.param == "volumes" else [16, 24]
     options = {"images": f"{{case}}_image.{suffix}", "masks": f"{{case}}_mask.{suffix}"}
     return {"root": str(root), **options, "classes": {"a": 1, "b": 2}, "patch": patch}
+
+
+def note_cases(source, home):
+    with noting_cases(source, home) as note:
+        for case in range(len(source.case_ids)):
+            note(case)
 
 
 def fed_hash(cases, replicas):

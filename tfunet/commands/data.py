@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import shlex
@@ -70,12 +69,11 @@ def add(commands: argparse._SubParsersAction) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from tfunet.data.cache import cache_folder, note_cases
+    from tfunet.data.cache import cache_folder, noting_cases
     from tfunet.data.check import DataReport, check, report_text
     from tfunet.data.defects import DefectsError
     from tfunet.data.source import open_source
     from tfunet.data.split import split_of
-    from tfunet.data.stored_case import BadCaseError
 
     config = config_of(options)
     try:
@@ -92,14 +90,8 @@ def _check(options: argparse.Namespace) -> int:
                 error.__cause__ or error
             )  # The cause alone: the report names the defects.
         progress = reading("images and masks", "case")
-        report = check(source, split, refusal=refusal, progress=progress)
-        if not report.defects and source.shapes:
-            # A run can then begin before all cases are decoded. A cache that cannot be written is
-            # the run's concern.
-            with contextlib.suppress(OSError, BadCaseError):
-                note_cases(
-                    source, cache_folder(config.cache_dir), reading("what they show", "case")
-                )
+        with noting_cases(source, cache_folder(config.cache_dir)) as note:
+            report = check(source, split, refusal=refusal, progress=progress, note=note)
     as_json = options.json
     print(json.dumps(report.to_json(), indent=1) if as_json else lines_of(report_text(report)))
     return exit_codes.BAD_INPUT if report.defects else exit_codes.OK

@@ -10,10 +10,8 @@ import shutil
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tfunet.config.data_keys import AUTO, DECODED, FILES
@@ -27,7 +25,6 @@ from tfunet.data.stored_case import BadCaseError, look_at
 from tfunet.files.atomic import WriteError
 from tfunet.files.home import CACHE_VARIABLE, cache_home, expand_home, limit_bytes
 from tfunet.files.regular import open_regular
-from tfunet.machine.cores import usable_cores
 
 FORMAT_VERSION = 6
 LOCK_SECONDS = 0.2
@@ -209,25 +206,33 @@ def _listing(source: DataSource, bad: Mapping[int, BadCaseError]) -> str:
     )
 
 
-def note_cases(
-    source: DataSource,
-    folder: Path | None = None,
-    shown: Callable[[Collection[int]], Iterable[int]] = iter,
-) -> None:
-    """Note what the pixels of each case show, so that a run need not wait until all are decoded.
+@contextmanager
+def noting_cases(source: DataSource, folder: Path | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield what looks at a case, and notes what it shows for runs, which then need not wait until
+    all cases are decoded.
 
-    Raises OSError where the cache cannot be written.
+    A cache that cannot be written is the run's concern, and so is a case of no use.
     """
     home = (folder or cache_home()) / cache_key(source)
-    with hold(home):
-        log = case_log(source, home)
-        log.forget_defects()
-        unknown = [case for case, facts in enumerate(log.facts) if facts is None]
-        with ThreadPoolExecutor(len(usable_cores())) as pool:
-            looks = pool.map(partial(look_at, source), unknown)
-            for case, (facts, places) in zip(shown(unknown), looks, strict=True):
-                log.add(case, facts, places)
-        log.publish()
+    try:
+        held = hold(home) if source.own_store is None else None
+    except OSError:
+        held = None
+    if held is None:
+        yield lambda case: None
+        return
+    log = case_log(source, home)
+    log.forget_defects()
+
+    def note(case: int) -> None:
+        if log.facts[case] is None:
+            with suppress(OSError, BadCaseError):
+                log.add(case, *look_at(source, case))
+
+    with held:
+        yield note
+        with suppress(OSError):
+            log.publish()
 
 
 def cache_key(source: DataSource) -> str:

@@ -96,8 +96,9 @@ def check(
     *,
     refusal: str = "",
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+    note: Callable[[int], None] = lambda index: None,
 ) -> DataReport:
-    """Read every case once; `progress` wraps the indices, as tqdm does.
+    """Read every case; `progress` wraps the indices, as tqdm does, and `note` gets those of use.
 
     `refusal` says why the data set has no split. It comes after the defects that may be its cause.
     """
@@ -117,6 +118,7 @@ def check(
             if not problems:
                 cases.append(_facts(source, case_id, raw, sides.get(index, "")))
                 looks.append(_look(cases[-1], raw.notes))
+                note(index)
     defects += [Defect(file=source.name, what=refusal)] if refusal else []
     copies, warnings = doubts(source, looks)
     # Pixels without data are ignored, too, with fill: then none is no mistake.
