@@ -37,6 +37,8 @@ PAGES = [
 ]
 # Set-up and the whole suite: they are what runs this test.
 BY_HAND = ("make env", "make demo", "make test")
+# Needs an object store: tests/docs/test_servers_section.py starts one.
+ON_A_SERVER = ("tfunet init s3:", "tfunet data check remote.toml")
 # What makes a run on the reader's own images short; other runs are on generated ones.
 OWN_DATA = [
     "--model_options.levels",
@@ -55,7 +57,7 @@ def blocks(page, language):
 
 def commands(page):
     lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
-    return [line for line in lines if not line.startswith(BY_HAND)]
+    return [line for line in lines if not line.startswith((*BY_HAND, *ON_A_SERVER))]
 
 
 @pytest.fixture(scope="module")
