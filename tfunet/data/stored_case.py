@@ -6,6 +6,7 @@ Imports no TensorFlow.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -196,13 +197,19 @@ def unpack_mask(packed: np.ndarray, bits: int) -> np.ndarray:
         return packed
     if bits == 1:
         return np.unpackbits(packed, axis=-1)
-    several = (packed[..., np.newaxis] >> _shifts(bits)) & np.uint8(2**bits - 1)
-    return several.reshape(*packed.shape[:-1], -1)
+    return _labels_of_bytes(bits).take(packed).view(np.uint8)
 
 
 def packed_length(labels: int, bits: int) -> int:
     """Return the bytes of so many labels."""
     return -(-labels * bits // 8)
+
+
+@lru_cache
+def _labels_of_bytes(bits: int) -> np.ndarray:
+    """Return the labels in each byte, as one number of as many bytes."""
+    labels = (np.arange(256)[:, np.newaxis] >> _shifts(bits)) & (2**bits - 1)
+    return np.ascontiguousarray(labels, np.uint8).view(f"<u{8 // bits}").reshape(-1)
 
 
 def _shifts(bits: int) -> np.ndarray:
