@@ -196,6 +196,23 @@ def test_what_has_no_room_is_read_from_its_files(tmp_path, monkeypatch):
     assert (cases.store.home / "images.bin").stat().st_size < 0.02 * 2**20
 
 
+@pytest.mark.parametrize("obstacle", ["lock", "room"])
+def test_a_copy_that_cannot_be_written_is_not_waited_for(obstacle, tmp_path, monkeypatch):
+    source = many(decode_any, shapes=tuple(decode_any(index)[1].shape for index in range(30)))
+    note_cases(source, tmp_path)
+    (home,) = tmp_path.iterdir()
+    if obstacle == "lock":
+        (home / "lock").mkdir()
+    else:
+        store = DecodedStore(source, home)
+        store.write([0, 1, 2])
+        monkeypatch.setenv(LIMIT_VARIABLE, "0.0001MiB")
+    cases = build_cache(source, tmp_path, patch=PATCH, whole=False)
+    cases.begin(range(30))
+    image, _ = cases.read(7, (0, 0), PATCH)
+    np.testing.assert_array_equal(image, decode_any(7)[0][: PATCH[0], : PATCH[1]])
+
+
 def decode_any(index):
     extent = EXTENTS[0] if index % 2 else EXTENTS[2]
     image = np.random.default_rng(index).random((*extent, 2), dtype=np.float32)

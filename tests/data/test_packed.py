@@ -190,7 +190,7 @@ def test_a_large_case_is_cut_into_boxes_of_several_shards(grey, tmp_path, monkey
     whole_case = ours.read(1)[0]
     shards = list((tmp_path / "place").glob("images-*/c.*"))
     assert {shard.parent.name for shard in shards} >= {"images-float32" if grey else "images-uint8"}
-    for shard in shards:  # Of other shards nothing is read for a box.
+    for shard in shards:  # Nothing is read of other shards for a box.
         content = shard.read_bytes()
         shard.write_bytes(b"")
         lost = 0

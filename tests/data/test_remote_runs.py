@@ -133,7 +133,7 @@ def test_first_configuration_of_a_bucket_keeps_its_url(store, folder):
 )
 def test_mistake_is_told_on_one_line(store, folder, words, said):
     _, err = told(store, folder, *words, code=2)
-    *_, line = err.splitlines()  # Of arguments, it follows a line of usage.
+    *_, line = err.splitlines()  # After wrong arguments it follows a line of usage.
     assert said in line
     assert SECRET not in err
     assert "Traceback" not in err

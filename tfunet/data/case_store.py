@@ -374,13 +374,14 @@ class DecodedStore:
                 lock = os.fdopen(
                     open_regular(self.home / LOCK, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab"
                 )
-            except OSError:  # A cache to which others write, and this process may not.
+                if not take_lock(lock):
+                    lock.close()
+                    return False
+                self.log.refresh()
+                self._writer = _Writer(self, lock)
+            except OSError as error:  # No permission, no locks, no room: the files are read.
+                self._failure = error
                 return False
-            if not take_lock(lock):
-                lock.close()
-                return False
-            self.log.refresh()
-            self._writer = _Writer(self, lock)
             threads = [
                 threading.Thread(target=self._decode_in_turn, args=(self._writer,), daemon=True)
                 for _ in usable_cores()

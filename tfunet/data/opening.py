@@ -89,7 +89,7 @@ def guarded(path: Path, read: Callable[[Path], Any]) -> Any:
     try:
         if file.exists():
             check_regular(file)
-        if file.is_dir() and suffix_of(path) != ".zarr":  # Of a store only chunks that are read.
+        if file.is_dir() and suffix_of(path) != ".zarr":  # A store's chunks come when read.
             fetch_folder(file)
         result = read(path)
     except RemoteError:  # The file is not to blame.

@@ -94,7 +94,7 @@ def pack(
             for kind in sorted({name.partition("/")[0] for name in facts.sizes} - {PLACES}):
                 write_atomic(place / kind / "zarr.json", _metadata(index, *index.kinds[kind]))
             write_arrays(place / CASES, facts.arrays, facts.to_json())
-            for remnant in place.rglob(f"{PARTIAL}*"):  # Of processes that were killed.
+            for remnant in place.rglob(f"{PARTIAL}*"):  # Killed processes left them.
                 remnant.unlink(missing_ok=True)
     return index
 

@@ -26,7 +26,7 @@ class Fsspec:
         import fsspec
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Of versions of Python that will not do in future.
+            warnings.simplefilter("ignore")  # On Pythons that will not do in future.
             fsspec.get_filesystem_class(scheme)
         self._open = functools.partial(
             fsspec.core.url_to_fs, skip_instance_cache=True, use_listings_cache=False

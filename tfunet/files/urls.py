@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 SCHEMES = ("s3", "gs", "az", "hdfs", "https", "http")
 WEB = ("https", "http")
-# Of these a user's name may stand before the host: a container of Azure, a user of Hadoop.
+# A user's name may stand before their host: a container of Azure, a user of Hadoop.
 WITH_NAMES = ("az", "hdfs")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOST = re.compile(r"[\w.\-:\[\]@%]+")

@@ -59,7 +59,7 @@ def _local_pattern(text: str) -> str:
     _, inside = split_container(text)
     url = text.removesuffix(f":{inside}") if inside else text
     wild = _WILD.search(url)
-    # Of a pattern the folder in which it begins is listed.
+    # The folder in which a pattern begins is listed.
     start = url if wild is None else url[: wild.start()].rpartition("/")[0]
     return f"{local(start)}{url[len(start) :].rstrip('/')}{f':{inside}' if inside else ''}"
 
