@@ -161,7 +161,7 @@ EXACTNESS := tests/swap/test_exactness.py tests/swap/every_kind.py tests/swap/re
 # What finds faults that are planted in our own code is the same on each TensorFlow, as are records
 # and launchers: make test has it.
 ON_ONE := $(patsubst %,--ignore tests/contract/test_%.py,broken_backends wrong_rules time_parts \
-    kept_weight_runs three_processes region_runs lost_process)
+    kept_weight_runs three_processes region_runs lost_process shared_state_runs)
 
 contract: env
 	PATH="$$PWD/$(BIN):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup tests/contract \

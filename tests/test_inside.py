@@ -17,7 +17,7 @@ from keras.src.saving import saving_lib
 from paths import ROOT
 from tensorflow.python.distribute import values
 
-from tfunet.inside import of_fit, of_keras, of_tensorflow
+from tfunet.inside import of_fit, of_keras, of_optimizers, of_tensorflow
 from tfunet.models.symbolic import build_symbolic
 
 TESTED = set()
@@ -136,6 +136,34 @@ def test_values_of_variables_come_late_and_go():
     of_keras.free_value(variable, lambda shape, dtype=None: tf.zeros(shape, dtype))
     assert not of_keras.has_value(variable)
     np.testing.assert_array_equal(variable.value, [0, 0])
+
+
+@of(of_keras.making_values)
+def test_values_of_variables_are_made_in_another_way():
+    def make(before, variable, value):
+        before(variable, 2 * np.asarray(value() if callable(value) else value))
+
+    with of_keras.making_values(make):
+        doubled = keras.Variable(np.ones(2))
+        layer = layers.Dense(1, bias_initializer="ones")
+        layer.build((None, 1))
+    assert np.asarray(doubled).tolist() == [2, 2]
+    assert np.asarray(layer.bias).tolist() == [2]
+    assert np.asarray(keras.Variable(np.ones(2))).tolist() == [1, 1]
+
+
+@of(of_keras.name_value)
+def test_optimizers_know_another_value_by_the_name_of_the_first():
+    variable = keras.Variable(np.ones(2))
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.build([variable])
+    before = variable.value
+    of_keras.give_value(variable, np.zeros(2, "float32"))
+    with pytest.raises(ValueError, match="Unknown variable"):
+        optimizer.apply([tf.ones(2)], [variable])
+    of_keras.name_value(variable, before)
+    optimizer.apply([tf.ones(2)], [variable])
+    assert np.asarray(variable).tolist() == [-1, -1]
 
 
 @of(of_keras.pooling_by, of_keras.unseeded_generator, of_keras.set_unseeded_generator)
@@ -319,6 +347,255 @@ class Passing:
         return value
 
 
+class Elsewhere(of_tensorflow.VariableElsewhere):
+    """A variable whose value an array has."""
+
+    def fetched(self):
+        value = tf.numpy_function(lambda: self.array, [], self.dtype)
+        return tf.ensure_shape(value, self.shape)
+
+    def store(self, value):
+        def write(value):
+            self.array = np.array(value)
+            return np.int32(0)
+
+        tf.numpy_function(write, [value], tf.int32)
+
+    def numpy(self):
+        return self.array
+
+
+def elsewhere(array):
+    made = Elsewhere(shape=array.shape, dtype=str(array.dtype), trainable=True)
+    made.array = array
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda it: it.assign(tf.zeros((3, 2))), np.zeros((3, 2))),
+        (lambda it: it.assign_add(tf.ones((3, 2))), np.arange(6).reshape(3, 2) + 1),
+        (lambda it: it.assign_sub(tf.ones((3, 2))), np.arange(6).reshape(3, 2) - 1),
+        (lambda it: it.scatter_add(rows_of(1.0)), [[0, 1], [4, 5], [5, 6]]),
+        (lambda it: it.scatter_sub(rows_of(1.0)), [[0, 1], [0, 1], [3, 4]]),
+        (lambda it: it.scatter_update(rows_of(9.0)), [[0, 1], [9, 9], [9, 9]]),
+    ],
+)
+def test_a_variable_elsewhere_takes_values(change, expected):
+    variable = elsewhere(np.arange(6, dtype="float32").reshape(3, 2))
+
+    @tf.function(autograph=False)
+    def changes():
+        change(variable)
+
+    changes()
+    np.testing.assert_array_equal(variable.numpy(), expected)
+
+
+def rows_of(number):
+    """Return the number in the rows 1 and 2; where rows add up, twice in the first."""
+    values = tf.fill((2, 2), number) if number == 9 else tf.fill((3, 2), number)
+    rows = [1, 2] if number == 9 else [1, 1, 2]
+    return tf.IndexedSlices(values, tf.constant(rows), tf.constant([3, 2]))
+
+
+def test_a_variable_elsewhere_is_read_and_watched():
+    variable = elsewhere(np.arange(6, dtype="float32").reshape(3, 2))
+    assert variable.is_initialized()
+    untrained = elsewhere(np.ones((3, 2), "float32"))
+
+    @tf.function(autograph=False)
+    def gradients():
+        with tf.GradientTape() as tape:
+            read = variable.value() + variable.read_value() + variable
+            row = variable.sparse_read([2])[0, 1] + variable.gather_nd([[1, 0]])[0]
+            loss = tf.reduce_sum(read * untrained) + row
+        assert [id(each) for each in tape.watched_variables()] == [id(variable), id(untrained)]
+        return tape.gradient(loss, variable)
+
+    np.testing.assert_array_equal(tf.convert_to_tensor(gradients()), [[3, 3], [4, 3], [3, 4]])
+
+
+@of(of_tensorflow.outside_of)
+def test_graphs_of_branches_and_loops_know_what_is_around_them():
+    around = []
+
+    def part(*_):
+        graph = tf.compat.v1.get_default_graph()
+        around.append(of_tensorflow.outside_of(graph))
+        return tf.constant(True)
+
+    @tf.function(autograph=False)
+    def branches(value):
+        own = tf.compat.v1.get_default_graph()
+        assert of_tensorflow.outside_of(own) is None
+        tf.cond(value, part, part)
+        tf.while_loop(lambda at: at < 2, lambda at: (part(), at + 1)[1:], [0])
+        assert around == [own] * len(around)
+
+    branches(tf.constant(True))
+    assert len(around) >= 3
+
+
+@pytest.fixture
+def built():
+    """An optimizer with weight decay and averages, and its two variables."""
+    one, other = (keras.Variable(np.ones(3), name=name) for name in ("one", "other"))
+    made = keras.optimizers.AdamW(0.1, weight_decay=0.5, use_ema=True, clipvalue=0.25)
+    made.exclude_from_weight_decay(var_list=[other])
+    made.build([one, other])
+    return made, one, other
+
+
+@of(of_optimizers.undistributed, of_optimizers.remade, of_optimizers.empty_like)
+@of(of_optimizers.of_any_length)
+def test_optimizers_are_made_again_and_leave_strategies_alone(built):
+    optimizer, one, _ = built
+    made = of_optimizers.remade(optimizer)
+    assert made.get_config() == optimizer.get_config()
+    assert not made.built
+    assert issubclass(type(made), of_optimizers.undistributed(type(optimizer)).__base__)
+    assert isinstance(made, keras.optimizers.AdamW)
+    small, part = of_optimizers.empty_like(one), of_optimizers.of_any_length(one)
+    for variable in (small, part):
+        assert (variable.name, variable.path) == (one.name, one.path)
+        assert np.asarray(variable).size == 0
+    part.value.assign(np.arange(5))
+    assert np.asarray(part.value).tolist() == [0, 1, 2, 3, 4]
+    rate = tf.Variable(0.5)
+    made = of_optimizers.remade(keras.optimizers.SGD(lambda: rate + 0))
+    made.build([one])
+    made.apply([tf.ones(3)])
+    assert np.asarray(one).tolist() == [0.5] * 3
+
+    class Own(keras.optimizers.SGD):
+        def get_config(self):
+            raise KeyError("own")
+
+    with pytest.raises(ValueError, match=r"Own cannot be made again.* get_config raised KeyError"):
+        of_optimizers.remade(Own())
+
+
+@of(of_optimizers.add_without_value, of_optimizers.assigning_values, of_keras.instead_of_value)
+def test_states_are_added_without_values():
+    weight = keras.Variable(np.ones((2, 3)), name="weight")
+    optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)  # It assigns to its states when built.
+
+    def instead(shape, dtype):
+        raise LookupError(shape)
+
+    def add(before, reference, **options):
+        if reference is None:
+            return before(**options)
+        return of_optimizers.add_without_value(before, options, instead)
+
+    with of_optimizers.adding(optimizer, add), of_optimizers.assigning_values(optimizer):
+        optimizer.build([weight])
+    iterations, rate, *states = optimizer.variables
+    assert [(state.shape, state.path) for state in states] == [
+        ((2, 3), f"schedule_free_adam_w/weight_{name}") for name in ("momentum", "velocity")
+    ]
+    for state in states:
+        assert of_keras.instead_of_value(state) is instead
+        with pytest.raises(LookupError):
+            state.numpy()
+    for other in (iterations, rate, tf.Variable(0.0)):
+        assert of_keras.instead_of_value(other) is None
+    optimizer.assign(rate, 0.5)
+    assert rate.numpy() == 0.5
+
+
+@of(of_optimizers.adding, of_optimizers.num_slots, of_optimizers.leaves)
+def test_states_are_added_in_another_way(built):
+    optimizer, one, other = built
+    added = []
+
+    def add(before, reference, **options):
+        added.append((reference, before(**options)))
+        return added[-1][1]
+
+    made = of_optimizers.remade(optimizer)
+    with of_optimizers.adding(made, add):
+        made.build([one, other])
+    references = [reference for reference, _ in added]
+    assert references == [*[each for each in references if each is one or each is other]]
+    assert len(references) == 6 == 2 * of_optimizers.num_slots(optimizer)
+    assert all(any(state is own for own in made.variables) for _, state in added)
+    scaled = keras.optimizers.LossScaleOptimizer(optimizer)
+    assert of_optimizers.leaves(scaled) == [optimizer] == of_optimizers.leaves(optimizer)
+    if hasattr(keras.optimizers, "MultiOptimizer"):
+        several = keras.optimizers.OptimizerMap(optimizer)
+        assert of_optimizers.leaves(keras.optimizers.MultiOptimizer(several)) == [optimizer]
+
+
+@of(of_optimizers.apply, of_optimizers.apply_clipped, of_optimizers.applying_by)
+def test_gradients_are_applied_in_another_way(built):
+    optimizer, one, other = built
+    seen = []
+    with of_optimizers.applying_by(optimizer, lambda *given: seen.append(given)):
+        optimizer.apply([tf.ones(3), tf.ones(3)])
+    ((gradients, variables),) = seen
+    assert [id(each) for each in variables] == [id(one), id(other)]
+    assert gradients[0].numpy().tolist() == [1] * 3  # Not clipped.
+    assert np.asarray(one).tolist() == [1] * 3
+    sgd = keras.optimizers.SGD(1.0, clipvalue=0.25)
+    sgd.build([one, other])
+    with of_optimizers.applying_by(sgd, seen.append):
+        of_optimizers.apply(sgd, [tf.ones(3)], [one])
+        of_optimizers.apply_clipped(sgd, [tf.ones(3)], [other])
+    assert np.asarray(one).tolist() == [0.75] * 3
+    assert np.asarray(other).tolist() == [0] * 3
+
+
+@of(of_optimizers.share_counters, of_optimizers.own_numbers, of_optimizers.share_exclusions)
+@of(of_optimizers.decays)
+def test_what_optimizers_share(built):
+    optimizer, one, other = built
+    assert [of_optimizers.decays(optimizer, each) for each in (one, other)] == [True, False]
+    for variable, decays in ((one, True), (other, False)):
+        made, part = of_optimizers.remade(optimizer), of_optimizers.of_any_length(variable)
+        with of_optimizers.adding(made, lambda *_, part=part, **__: part):
+            made.build([part])
+        of_optimizers.share_exclusions(made, part, optimizer, variable)
+        assert of_optimizers.decays(made, part) == decays
+    of_optimizers.share_counters(made, optimizer)
+    optimizer.iterations.assign(7)
+    optimizer.learning_rate = 0.25
+    assert (int(made.iterations), float(made.learning_rate)) == (7, 0.25)
+    nadam = keras.optimizers.Nadam()
+    nadam.build([one])
+    assert [*of_optimizers.own_numbers(nadam)] == ["_u_product"]
+    assert of_optimizers.own_numbers(optimizer) == {}
+
+
+@of(of_optimizers.only_training, of_optimizers.bounded)
+def test_optimizers_update_some_variables_and_within_bounds(built):
+    optimizer, one, other = built
+    averages = [each for each in optimizer.variables if "average" in each.path]
+    with of_optimizers.only_training(optimizer, [other]):
+        optimizer.apply([tf.ones(3)], [other])
+    assert np.asarray(averages[0]).tolist() == [0] * 3
+    assert np.asarray(averages[1])[0] != 0
+    optimizer.apply([tf.ones(3), tf.ones(3)])
+    assert np.asarray(averages[0])[0] != 0
+    seen = []
+
+    @contextlib.contextmanager
+    def bounds(variables):
+        seen.append([id(each) for each in variables])
+        yield
+        seen.append("after")
+
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=2.0)
+    scaled.build([one])
+    before = np.array(one)
+    with of_optimizers.bounded(scaled, bounds):
+        scaled.apply([tf.ones(3)], [one])
+    assert seen == [[id(one)], "after"]
+    np.testing.assert_array_equal(one, before - 0.5)
+
+
 @of(of_fit.drawing_by, of_fit.reducing_by, of_fit.synchronized_moments_of)
 def test_what_a_step_draws_and_reduces_is_changed():
     def noting(original, *args, **kwargs):
@@ -366,7 +643,7 @@ def test_where_models_are_saved(monkeypatch, tmp_path):
         assert callable(getattr(of_fit.saving(), name))
 
 
-MODULES = [of_fit, of_keras, of_tensorflow]
+MODULES = [of_fit, of_keras, of_optimizers, of_tensorflow]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -390,5 +667,5 @@ def test_only_files_inside_use_private_modules():
     private = re.compile(r"^\s*(from|import) (keras\.src|tensorflow\.python)\b", re.M)
     files = [*ROOT.glob("tfunet/**/*.py"), *ROOT.glob("tf_native/*.py"), *ROOT.glob("hvd/*.py")]
     using = {str(path.relative_to(ROOT)) for path in files if private.search(path.read_text())}
-    inside = {f"tfunet/inside/{name}.py" for name in ("of_fit", "of_keras", "of_tensorflow")}
-    assert using == {*inside, *SEAM}
+    names = ("of_fit", "of_keras", "of_optimizers", "of_tensorflow")
+    assert using == {*(f"tfunet/inside/{name}.py" for name in names), *SEAM}

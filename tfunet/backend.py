@@ -186,8 +186,8 @@ class Backend(Protocol):
 
         Called inside `step`, on every replica, in the same order on all; some have nothing to
         send or to receive. `received` has the shapes, and all tensors are of type `dtype`. Only
-        runs with `split` or `stages` need this method. With both of them only two that exchange
-        make the same calls in one order (`Facts.exchanges_in_pairs`).
+        runs with `split`, `stages` or `zero` need this method. With the first two together only
+        two that exchange make the same calls in one order (`Facts.exchanges_in_pairs`).
         """
 
     def sum(self, values: np.ndarray) -> np.ndarray:

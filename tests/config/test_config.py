@@ -98,6 +98,15 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
             "makes 3 tiles of a step's global_batch=1 samples, which cannot be shared",
         ),
         ({"tiling": (2, 1), "global_batch": 2, "replica_batch": 2, "num_replicas": 2}, "is not"),
+        ({"zero": 3}, "zero must be one of 0, 1, 2, got 3"),
+        ({"zero": 2, "stages": 2}, "zero = 2 cannot be combined with stages=2: .* zero = 1"),
+        (
+            {"zero": 2, "backend": "horovod", "backend_options": {"compression": "fp16"}},
+            "combined with backend_options.compression: .* or leave out compression",
+        ),
+        ({"zero": 1, "xla": True}, "zero = 1 cannot be combined with xla: the exchange"),
+        ({"zero": 1, "swap": "auto"}, "zero = 1 cannot be combined with swap: large-model"),
+        ({"zero": 1, "callbacks": ({"name": "LargeModelSupport"},)}, "combined with swap: large"),
         ({"warmup_epochs": -1}, "not be negative"),
         ({"on_bad_sample": "ignore"}, "Known: refuse, skip"),
         ({"folds": 1}, "folds must be at least 2"),
@@ -172,6 +181,7 @@ def test_lists_of_keys_follow_from_the_sections():
         *("pipeline", "store"),
         *("stages", "micro_batches", "schedule", "balance", "recompute"),
         *("backend", "backend_options", "split", "processes", "shared_memory", "tiling"),
+        "zero",
     ) == keys.WAY
     assert (
         *("model_options", "data_options", "augmentation", "backend_options"),
@@ -181,7 +191,9 @@ def test_lists_of_keys_follow_from_the_sections():
         *("num_replicas", "split", "replica_batch", "processes", "cores_per_replica"),
         *("stages", "schedule", "balance", "recompute", "elastic", "prove", "hang_seconds"),
         *("trace", "track", "share_cores", "shared_memory", "epoch_score", "layout", "store"),
-        *("swap_host", "swap_disk", "swap_disk_size", "cpu_memory", "gpu_memory"),
+        "zero",
+        *("swap_host", "swap_disk", "swap_disk_size", "swap_weights"),
+        *("cpu_memory", "gpu_memory"),
     }
     assert set(SWAP_KEYS) == {key.name for key in fields(MemoryKeys)} - {"cpu_memory", "gpu_memory"}
     assert SWAP_KEYS[0] == "swap"

@@ -4,6 +4,10 @@ from dataclasses import dataclass, fields
 
 from tfunet.config import amount
 from tfunet.config.section import Section, fixed, free
+from tfunet.config.words import check_known
+
+# What may leave the device of weights and states (`tfunet.state.away`).
+LEAVING = ("auto", "none", "state", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,10 @@ class MemoryKeys(Section):
         swap_disk_size: Limit of the disk space for each process's swapped tensors, such as
             "500GiB". By default there is no limit. A disk that is too small ends the run before
             its first step.
+        swap_weights: What may leave beside tensors: "state" (the states of optimizers, and
+            gradients; the host updates the weights), "weights" (these, too: each comes to the
+            device to be read), "none", or "auto": what leaves a quarter of `swap` to activations.
+            By default "auto".
         cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". With it
             you can try large-model support on a CPU, as if on a small device. By default there
             is no limit.
@@ -34,10 +42,13 @@ class MemoryKeys(Section):
     swap_host: str | None = free(None)
     swap_disk: str | None = free(None)
     swap_disk_size: str | None = free(None)
+    swap_weights: str | None = free(None)
     cpu_memory: str | None = free(None)
     gpu_memory: str | None = free(None)
 
     def _check(self) -> None:
+        if self.swap_weights is not None:
+            check_known("swap_weights", self.swap_weights, LEAVING)
         if self.swap == "none":
             # The other keys too: a study then has the same trials without large-model support.
             for name in SWAP_KEYS:

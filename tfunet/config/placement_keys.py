@@ -11,6 +11,7 @@ from tfunet.config.words import check_known
 SCHEDULES = ("gpipe", "1f1b", "v")
 LAYOUTS = ("auto",)
 BATCH_NORMS = ("micro_batch", "deferred")
+ZEROS = (0, 1, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,10 @@ class PlacementKeys(StageKeys):
             samples tile by tile, each with the halo that the network needs. The tiles of a step
             are shared out equally among the replicas. With stages each tile is a micro-batch; with
             split each is cut into parts.
+        zero: What the devices that hold the same weights share out among them, as ZeRO's stages
+            say: 1 the states of optimizers, of which each device then has a part; 2 also the
+            gradients, of which each device averages its part. Weights stay on all devices. The
+            result is the same; with 2, on more than two devices, but for rounding.
         layout: "auto" takes the best layout that `tfunet plan` finds on this machine: it chooses
             the backend, num_replicas, split, stages, tiling, accumulation and swap, for the samples
             of a step that replica_batch or global_batch gives.
@@ -131,11 +136,13 @@ class PlacementKeys(StageKeys):
     global_batch: int | None = fixed(None)
     accumulation: int = fixed(1)
     tiling: tuple[int, ...] = fixed((), **IS_WAY)
+    zero: int = free(0, **IS_WAY)
     layout: str | None = free(None)
 
     def _check(self) -> None:
         self._at_least(1, "num_replicas", "processes", "cores_per_replica")
         self._check_layout()
+        self._check_zero()
         for key in ("split", "tiling"):
             parts = getattr(self, key)
             if parts and min(parts) < 1:
@@ -185,6 +192,27 @@ class PlacementKeys(StageKeys):
                 raise ValueError(
                     f"layout = 'auto' chooses {key}, and {json.dumps(getattr(self, key))} is "
                     "given. Leave out one of them."
+                )
+
+    def _check_zero(self) -> None:
+        if self.zero not in ZEROS:
+            raise ValueError(
+                f"zero must be one of {', '.join(map(str, ZEROS))}, got {self.zero}. 1 shares out "
+                "the states of optimizers among devices, 2 also the gradients."
+            )
+        if self.zero < 2:
+            return
+        if self.stages > 1:
+            raise ValueError(
+                f"zero = 2 cannot be combined with stages={self.stages}: a stage averages its "
+                "gradients in one exchange. Choose zero = 1."
+            )
+        for option in ("adasum", "compression"):
+            if self.backend_options.get(option, "none") not in ("none", False):
+                raise ValueError(
+                    f"zero = 2 cannot be combined with backend_options.{option}: gradients are "
+                    "exchanged, and not averaged by the backend. Choose zero = 1, or leave out "
+                    f"{option}."
                 )
 
     def _check_micro_batches(self) -> None:

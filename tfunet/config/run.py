@@ -61,6 +61,8 @@ class RunConfig(
                 f"{keras_metrics(self.metrics)[0]!r}: metrics of Keras compare one label of a "
                 "pixel with its logits. Name metrics of whole cases, such as 'dice' and 'hd95'."
             )
+        if self.zero:
+            self._check_zero_alone()
         if self.tournament:
             self._check_tournament()
         if self.stages > 1:
@@ -79,6 +81,24 @@ class RunConfig(
                 "swap and xla exclude each other: XLA compiles the step as a whole, so no tensor "
                 "can be moved out of it. Leave out one of them."
             )
+
+    def _check_zero_alone(self) -> None:
+        """Raise ValueError for what states that are shared out cannot be combined with."""
+        supported = any("LargeModelSupport" in str(one.get("name")) for one in self.callbacks)
+        unable = {
+            "xla": (self.xla, "the exchange between devices cannot be compiled"),
+            "swap": (
+                self.swap is not None or supported,
+                "large-model support takes whole states off the device",
+            ),
+            "tournament": (bool(self.tournament), "trainers exchange whole states of optimizers"),
+        }
+        for key, (is_asked, why) in unable.items():
+            if is_asked:
+                raise ValueError(
+                    f"zero = {self.zero} cannot be combined with {key}: {why}. Leave out one of "
+                    "them."
+                )
 
     def _check_tournament(self) -> None:
         if self.elastic:
@@ -199,7 +219,7 @@ class RunConfig(
     def values(self) -> dict[str, Any]:
         """Return all keys, without those of later versions that have their defaults."""
         values = asdict(self)
-        for key in ("tournament", "tiling", "share_cores", "layout"):
+        for key in ("tournament", "tiling", "share_cores", "zero", "layout"):
             if not values[key]:
                 del values[key]
         if values["prove"]:

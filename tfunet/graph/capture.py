@@ -58,7 +58,7 @@ def _edited(
         return returned
     # Replicas of one process are traced into one graph, in turn, each under its own device.
     device = tf.no_op().device
-    ops = [op for op in ops if op.device == device]
+    ops = [op for op in ops if op.device == device or reader.goes_with(op) == device]
     # The step returns readers of its results, so that `edit` can replace a result.
     returned = tf.nest.map_structure(
         lambda value: tf.identity(value) if isinstance(value, tf.Tensor) else value, returned

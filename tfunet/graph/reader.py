@@ -10,7 +10,19 @@ from tfunet.graph import passes, slab_rules
 from tfunet.graph.passes import COLLECTIVE, is_backward
 from tfunet.graph.regrouped import SUMS, made_by, regrouped
 from tfunet.graph.static_values import of_one_value
-from tfunet.graph.step import FUSED_WITH_BIAS, READS, SHAPE_READERS, Op, Tensor, Trace, root
+from tfunet.graph.step import (
+    FUSED_WITH_BIAS,
+    GRADIENT_LEAVES,
+    HOST_UPDATE,
+    READS,
+    SHAPE_READERS,
+    WEIGHT_ARRIVES,
+    WEIGHT_READ,
+    Op,
+    Tensor,
+    Trace,
+    root,
+)
 from tfunet.graph.unrolled import unrolled
 from tfunet.inside.of_tensorflow import control_outputs
 
@@ -27,6 +39,8 @@ def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[
                     between them would wait for itself
         input       makes a tensor as large as the input
 
+    A gradient that leaves the device does so when it is made (`tfunet.state.update`).
+
     Args:
         ops: The ops of one replica's step.
         results: Tensors that the step returns. TensorFlow leaves out the ops that nothing needs,
@@ -37,6 +51,7 @@ def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[
     of_weights = {op.inputs[2].name: op for op in ops if "BackpropFilter" in op.type}
     of_bias = {op.inputs[0].name: op for op in ops if op.type == "BiasAddGrad"}
     placed: dict[str, tf.Operation] = {}
+    leaving = {op.inputs[0].name: op for op in ops if _is_named(op, GRADIENT_LEAVES)}
 
     def place(op: tf.Operation | None) -> None:
         if op is None or op.name in placed or op.name not in names:
@@ -44,6 +59,8 @@ def in_order(ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> list[
         for before in (*(tensor.op for tensor in op.inputs), *op.control_inputs):
             place(before)
         placed[op.name] = op
+        for made in op.outputs if leaving else ():
+            place(leaving.get(made.name))
 
     for op in ops:
         if is_backward(op) and op.type.startswith(("BiasAddGrad", "Conv", "Depthwise")):
@@ -95,6 +112,8 @@ def read(
         if handle.name not in indices:
             indices[handle.name] = len(tensors)
             is_made = producer >= 0 and ops[producer].type not in READS
+            # On the host, outside of the device's memory.
+            is_made = is_made and not _is_on_host(handle.op)
             is_fused = producer >= 0 and _is_inner(ops[producer])
             is_term = producer >= 0 and made_by(handle).name in groups
             # A sum that becomes part of another is never in memory; a factor still is.
@@ -136,7 +155,7 @@ def _described(op: tf.Operation) -> Op:
     """Return what is known of an op without the others."""
     return Op(
         name=op.name,
-        kind=op.type,
+        kind="HostUpdate" if _is_named(op, HOST_UPDATE) else op.type,
         inputs=(),
         outputs=(),
         is_backward=False,
@@ -146,7 +165,29 @@ def _described(op: tf.Operation) -> Op:
         has_short_way=_has_short_way(op),
         slabs=slab_rules.describe(op),
         unrolled=unrolled(op),
+        brings_weight=_is_named(op, WEIGHT_ARRIVES),
     )
+
+
+def _is_on_host(op: tf.Operation) -> bool:
+    """Whether the output of an op is a weight in host memory."""
+    shown = op.inputs[0].op if op.type == "EnsureShape" else op
+    return _is_named(shown, WEIGHT_READ)
+
+
+def goes_with(op: tf.Operation) -> str | None:
+    """Return the device that an op of the host reads a weight for, or takes a gradient from; None
+    for any other op."""
+    if _is_named(op, WEIGHT_READ):
+        shown = [each for reader in op.outputs[0].consumers() for each in reader.outputs]
+        device: str = next((copy.device for each in shown for copy in each.consumers()), "")
+        return device
+    return op.inputs[0].device if _is_named(op, GRADIENT_LEAVES) else None
+
+
+def _is_named(op: tf.Operation, name: str) -> bool:
+    """Whether an op was given a name, to which TensorFlow may have added a number."""
+    return op.name.rpartition("/")[2].rstrip("0123456789").rstrip("_") == name
 
 
 def _instead(op: tf.Operation, indices: Mapping[str, int]) -> int:
@@ -225,6 +266,8 @@ def _is_inner(op: tf.Operation) -> bool:
 
 
 def _is_repeatable(op: tf.Operation) -> bool:
+    if _is_named(op, WEIGHT_ARRIVES):
+        return True
     tensors = (*op.inputs, *op.outputs)
     has_handle = any(tensor.dtype in (tf.resource, tf.variant) for tensor in tensors)
     has_function = any(attribute.type == "func" for attribute in op.op_def.attr)

@@ -13,6 +13,13 @@ READS = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
 SHAPE_READERS = frozenset({"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"})
 # TensorFlow fuses these with a bias into one op.
 FUSED_WITH_BIAS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul"})
+# Names of the ops that read a weight off the device, and bring it there (`tfunet.state.home`).
+WEIGHT_READ, WEIGHT_ARRIVES = "weight_read", "weight_arrives"
+# Name of the ops by which gradients leave the device.
+GRADIENT_LEAVES = "gradient_leaves"
+# Name of the loop in which the host updates weights, and of the collection of a graph that has the
+# bytes that each such loop reads and writes.
+HOST_UPDATE = "host_update"
 # The output of these ops shares the memory of the first input.
 ALIASES = frozenset(
     (
@@ -88,6 +95,7 @@ class Op:
         is_regrouped: Whether TensorFlow computes it together with a neighbour, in another order,
             unless a control edge forbids it (`tfunet.graph.regrouped`).
         unrolled: The columns that it unrolls, if it is the gradient of a filter.
+        brings_weight: Whether it brings a weight to the device, and may do so again.
     """
 
     name: str
@@ -103,6 +111,7 @@ class Op:
     instead: int = -1
     is_regrouped: bool = False
     unrolled: Unrolled | None = None
+    brings_weight: bool = False
 
     @cached_property
     def first_copies(self) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:

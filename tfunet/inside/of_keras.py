@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import nn
+from keras.src.backend.tensorflow.core import Variable as KerasVariable
 
 # Where Keras keeps the generator of random numbers without a seed.
 UNSEEDED = "global_seed_generator"
@@ -165,10 +166,36 @@ def give_value(variable: keras.Variable, value: Any) -> None:
     variable._initialize(value)
 
 
+def name_value(variable: keras.Variable, before: Any) -> None:
+    """Give the value of a variable the name by which optimizers know the one that it had before."""
+    value = variable._value
+    getattr(value, "_primary", value)._unique_id = before._unique_id
+
+
+@contextlib.contextmanager
+def making_values(make: Callable[..., None]) -> Iterator[None]:
+    """Have variables get their first values by `make(before, variable, value)` in the block.
+
+    `before(variable, value)` is Keras's way. A value may be a function that returns it.
+    """
+    before = KerasVariable._initialize
+    KerasVariable._initialize = lambda variable, value: make(before, variable, value)
+    try:
+        yield
+    finally:
+        KerasVariable._initialize = before
+
+
 def free_value(variable: keras.Variable, instead: Callable[..., Any]) -> None:
     """Free the value of a variable; `instead(shape, dtype)` is asked for it from now on."""
     variable._value = None
     variable._initializer = instead
+
+
+def instead_of_value(variable: Any) -> Any:
+    """Return what is asked for the value of a variable without one; None of any other."""
+    is_free = isinstance(variable, keras.Variable) and variable._value is None
+    return variable._initializer if is_free else None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,12 +11,19 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.distribute import values
-from tensorflow.python.eager import context
+from tensorflow.python.eager import context, record
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+from tensorflow.python.ops.control_flow_v2_func_graphs import (
+    CondBranchFuncGraph,
+    WhileBodyFuncGraph,
+    WhileCondFuncGraph,
+)
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable, variable_accessed
 from tensorflow.python.util import _pywrap_util_port
 
 # Options that TensorFlow asks for each time a function is called.
 CallOptions: Any = context.FunctionCallOptions
+PARTS = (CondBranchFuncGraph, WhileBodyFuncGraph, WhileCondFuncGraph)
 
 
 def set_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
@@ -54,6 +62,11 @@ def evaluated(tensor: tf.Tensor) -> Any:
     """Return the value of a tensor that the C++ that infers shapes computes; None of others."""
     with tensor.graph._c_graph.get() as graph:
         return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(graph, tensor._as_tf_output())
+
+
+def outside_of(graph: tf.Graph) -> tf.Graph | None:
+    """Return the graph with the branching or loop that a graph is a part of; None of others."""
+    return graph.outer_graph if isinstance(graph, PARTS) else None
 
 
 def call_options() -> Any:
@@ -164,3 +177,93 @@ _aggregates = values.apply_aggregation_replica_context
 def _aggregated(value: Any, aggregation: Any, destinations: Any) -> Any:
     """Return a value of all replicas to which a variable is set, such as a count of steps."""
     return value if _alone.is_alone else _aggregates(value, aggregation, destinations)
+
+
+@tf.RegisterGradient("ReadInPart")
+def _gradients_of_read(_: tf.Operation, of_value: Any, __: Any) -> list[Any]:
+    return [None, of_value]
+
+
+def _with_gradient_of(before: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Return a value read in a branch or loop; its gradient is that of the read outside, before.
+
+    TensorFlow derives branches and loops by the tensors that they take from outside.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    with graph.gradient_override_map({"IdentityN": "ReadInPart"}):
+        return tf.raw_ops.IdentityN(input=[value, before])[0]
+
+
+class VariableElsewhere(UninitializedVariable):
+    """A variable without memory of TensorFlow's: a subclass knows its value.
+
+    All else is as with other variables: a gradient tape watches it, and layers, optimizers and
+    models of Keras take it for one.
+    """
+
+    @abstractmethod
+    def fetched(self) -> tf.Tensor:
+        """Return its value, on the device of the scope."""
+
+    @abstractmethod
+    def store(self, value: tf.Tensor) -> None:
+        """Take another value."""
+
+    def _read_variable_op(self, no_copy: bool = False) -> tf.Tensor:
+        variable_accessed(self)
+        outside = outside_of(tf.compat.v1.get_default_graph())
+        before = None
+        if outside is not None and record.could_possibly_record():
+            with outside.as_default():
+                before = self._read_variable_op()
+        with record.stop_recording():
+            value = self.fetched()
+            if before is not None:
+                value = _with_gradient_of(before, value)
+        record.record_operation(
+            "ReadVariableOp",
+            [value],
+            [self.handle],
+            backward_function=lambda gradient: [gradient],
+            forward_function=lambda gradient: [gradient],
+        )
+        return value
+
+    def value(self) -> tf.Tensor:
+        return self._read_variable_op()
+
+    def read_value(self) -> tf.Tensor:
+        return self._read_variable_op()
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        return tf.gather(self.value(), indices)
+
+    def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
+        return tf.gather_nd(self.value(), indices)
+
+    def is_initialized(self, name: str | None = None) -> tf.Tensor:
+        return tf.constant(True)
+
+    def assign(self, value: Any, *_: Any, **__: Any) -> "VariableElsewhere":
+        self.store(tf.convert_to_tensor(value, self.dtype))
+        return self
+
+    def assign_add(self, delta: Any, *_: Any, **__: Any) -> "VariableElsewhere":
+        return self.assign(self.value() + self._alone(delta))
+
+    def assign_sub(self, delta: Any, *_: Any, **__: Any) -> "VariableElsewhere":
+        return self.assign(self.value() - self._alone(delta))
+
+    def _alone(self, delta: Any) -> tf.Tensor:
+        # TensorFlow's optimizer would make one sum, in another order, of this and a sum in it.
+        return tf.ensure_shape(tf.convert_to_tensor(delta, self.dtype), self.shape)
+
+    def scatter_add(self, slices: tf.IndexedSlices, *_: Any, **__: Any) -> "VariableElsewhere":
+        return self.assign_add(tf.convert_to_tensor(slices))
+
+    def scatter_sub(self, slices: tf.IndexedSlices, *_: Any, **__: Any) -> "VariableElsewhere":
+        return self.assign_sub(tf.convert_to_tensor(slices))
+
+    def scatter_update(self, slices: tf.IndexedSlices, *_: Any, **__: Any) -> "VariableElsewhere":
+        at = slices.indices[:, tf.newaxis]
+        return self.assign(tf.tensor_scatter_nd_update(self.value(), at, slices.values))

@@ -35,6 +35,11 @@ class Switch:
         self._note = note
         self._is_off = False
 
+    @property
+    def is_off(self) -> bool:
+        """Whether it is left out of what is traced now."""
+        return self._is_off
+
     def __call__(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the mean over replicas, or the gradients as they are."""
         if self._is_off:
@@ -71,6 +76,8 @@ class Averaging:
         optimizers: Optimizers that the step may apply; None for any.
         is_alone: Whether there is one replica only. Otherwise optimizers that are not Keras 3's,
             which sum over replicas, are refused.
+        shared: Averages gradients and applies an optimizer whose state is shared out among devices:
+            `shared(optimizer, gradients, variables, apply)`, as `Instead`. None if each has all.
     """
 
     average: Average
@@ -78,6 +85,7 @@ class Averaging:
     keep: Average = list
     optimizers: Sequence[keras.Optimizer] | None = None
     is_alone: bool = False
+    shared: Instead | None = None
     _held: threading.local = field(default_factory=threading.local, init=False, repr=False)
     # MirroredStrategy traces each replica in a thread of its own.
     _sums: threading.local = field(default_factory=threading.local, init=False, repr=False)
@@ -127,7 +135,11 @@ class Averaging:
             sums.number, sums.gradients = 0, []
 
             def update() -> None:
-                averaged = average_present(_divided(summed, self.accumulation), self.average)
+                own = _divided(summed, self.accumulation)
+                if self.shared is not None:
+                    self.shared(optimizer, own, variables, apply)
+                    return
+                averaged = average_present(own, self.average)
                 with updating_alone():  # What all have is the same.
                     apply(averaged, variables)
 

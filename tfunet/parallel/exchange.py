@@ -26,6 +26,11 @@ class ExchangeSwitch:
         self._is_off = False
 
     @property
+    def plain(self) -> Exchange:
+        """The backend's exchange itself."""
+        return self._exchange
+
+    @property
     def way(self) -> str:
         """What it goes through, as result.json says it."""
         return "shared memory" if isinstance(self._exchange, HostExchange) else "backend"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
+from tfunet.config.amount import MIB
 from tfunet.parallel.mesh import even_bounds
 from tfunet.pipeline.chain import Chain, ChainLayer
 
@@ -47,10 +48,14 @@ class Border:
 
 
 class Update(NamedTuple):
-    """What the optimizer costs: its states of each weight, and the seconds of all weights."""
+    """What the optimizer costs: its states of each weight, and the seconds of all weights.
+
+    `zero` says whether devices share that out, as in a configuration.
+    """
 
     slots: int
     seconds: float
+    zero: int = 0
 
 
 @final
@@ -122,6 +127,12 @@ class RunFacts:
         """Size of all variables, and of what the optimizer keeps of them."""
         others = sum(one.num_bytes for one in self._variables.values() if not one.is_trainable)
         return others + (1 + self.update.slots) * self.gradient_bytes
+
+    @cached_property
+    def large_weights(self) -> list[int]:
+        """Sizes of the weights that may leave the device with their states."""
+        sizes = (one.num_bytes for one in self._variables.values() if one.is_trainable)
+        return [size for size in sizes if size >= MIB]
 
     @property
     def _first(self) -> Chain:

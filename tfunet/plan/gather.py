@@ -122,7 +122,7 @@ def gather(
         num_samples=len(split_of(config, source).train) * config.patches_per_case,
         global_samples=config.global_samples,
         costs=costs,
-        update=Update(slots, update_seconds(model, slots, device)),
+        update=Update(slots, update_seconds(model, slots, device), config.zero),
         borders=() if graph is None else tuple(_borders(graph, spatial)),
         halo=halo,
         alignment=steps_of_tiles,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, final
 
+from tfunet.backend import facts_of
 from tfunet.config.amount import MIB
 from tfunet.geometry.grid import Grid, grid
 from tfunet.performance.stages import plan_stages, planned
@@ -26,6 +27,7 @@ from tfunet.plan.facts import RunFacts, exchanges, part_share, pass_bytes
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import Machine, hosts_of, speedup
 from tfunet.plan.prediction import ON_CPU, ON_GPU, Parts, Prediction, how_sure
+from tfunet.swap.plan.leaving import chosen
 
 # What a part holds beside its share: margins, and tensors joined with them.
 PART_COPIES = 1.1
@@ -44,6 +46,13 @@ SWAP_SHARE, MOST_AWAY = 0.85, 0.9
 TIGHT = 0.2
 # Up to this share of it, forward passes may be run again instead, which are a part of the step.
 MOST_AGAIN, FORWARD_SHARE = 0.6, 1 / 3
+
+
+# Weights of so many layers, as large as the largest, are on the device at once where all others are
+# off it: one that is read, and what its convolution makes of it.
+LAYERS_HERE = 2
+# What the memory of a host moves in a second: two channels of DDR4.
+HOST_BYTES_PER_SECOND = 2e10
 
 
 class _Pipeline(NamedTuple):
@@ -210,12 +219,12 @@ class Predictor:
                 for border in facts.borders
                 if border.is_gathered
             )
-        update = facts.update.seconds * self._update_times(layout)
+        update = facts.update.seconds * self._update_times(layout) / self._sharing(layout)
         halo = passes * sum(self._halo(layout, samples)) if layout.parts > 1 else 0.0
         parts = Parts(
             computation=computation + update + passes * gathered * times,
             halo=halo,
-            average=self._average(layout, facts.gradient_bytes),
+            average=self._average(layout, facts.gradient_bytes) * self._exchanged(),
             imbalance=computation * (share / mean - 1),
         )
         sums = layout.accumulation > 1 or bool(layout.tiling)
@@ -226,7 +235,21 @@ class Predictor:
         packed = facts.gradient_bytes if is_packed else 0
         fed = int(facts.sample_bytes * samples * passes * (share if layout.parts > 1 else 1))
         at_average = facts.gradient_bytes * (2 if sums else 1) + packed
-        return _Costs(parts, facts.variable_bytes + fed + max(held, at_average))
+        variables = facts.variable_bytes - self._bytes_of_others(layout, facts.gradient_bytes)
+        return _Costs(parts, variables + fed + max(held, at_average))
+
+    def _sharing(self, layout: Layout) -> int:
+        """Return how many devices share out the states of the same weights."""
+        return layout.num_devices // layout.stages if self.facts.update.zero else 1
+
+    def _bytes_of_others(self, layout: Layout, gradient_bytes: int) -> int:
+        """Return the bytes of the states that other devices keep of a device's weights."""
+        return int(self.facts.update.slots * gradient_bytes * (1 - 1 / self._sharing(layout)))
+
+    def _exchanged(self) -> float:
+        """Return what devices exchange for each gradient, as a multiple of an average."""
+        # An average is a sum at an owner that is given back. Then weights are given back, too.
+        return 1.5 if self.facts.update.zero == 1 else 1.0
 
     def _update_times(self, layout: Layout) -> float:
         cores = self.machine.device_cores(layout.backend, layout.num_devices)
@@ -259,11 +282,12 @@ class Predictor:
             by_layer = self._halo(layout, samples)
             halo = in_flight * max(sum(by_layer[chunk.begin : chunk.end]) for chunk in found.chunks)
         update = facts.update.seconds * stage_share * self._update_times(layout)
+        update /= self._sharing(layout)
         gradients = int(facts.gradient_bytes * stage_share)
         parts = Parts(
             computation=rounds * mean_busy + update,
             halo=rounds * halo,
-            average=self._average(layout, gradients),
+            average=self._average(layout, gradients) * self._exchanged(),
             transfer=rounds * max(0.0, found.seconds - found.free_seconds),
             bubble=rounds * max(0.0, free - most_busy),
             imbalance=rounds * (most_busy * share / mean - mean_busy),
@@ -273,7 +297,7 @@ class Predictor:
         if layout.parts > 1:
             held = int(held * share / mean * PART_COPIES)
         more = gradients if layout.tiling else 0
-        return _Costs(parts, held + fed + more)
+        return _Costs(parts, held - self._bytes_of_others(layout, gradients) + fed + more)
 
     def _pipeline(self, layout: Layout, chain: Chain, times: float) -> _Pipeline:
         """Return a step of the best cut; within the memory of a device, if the fastest is not."""
@@ -361,11 +385,12 @@ class Predictor:
         """Return time and memory with large-model support, roughly: what is too much leaves in the
         forward pass and comes back in the backward pass, or is computed again."""
         usable = int(limit * SWAP_SHARE)
+        cost, resident = self._without_states(layout, cost, usable)
         over = cost.num_bytes - usable
         if over <= 0:
             return cost
         _, passes = self._unit(layout)
-        held = cost.num_bytes - self.facts.variable_bytes
+        held = cost.num_bytes - resident
         if over > MOST_AWAY * held:
             return cost
         hidden = 0.0 if self.machine.is_cpu else HIDING * cost.parts.computation / 2
@@ -374,7 +399,36 @@ class Predictor:
         )
         if over <= MOST_AGAIN * held:
             seconds = min(seconds, cost.parts.computation * FORWARD_SHARE * over / held)
-        return replace(cost.parts, copies=seconds), usable
+        return replace(cost.parts, copies=cost.parts.copies + seconds), usable
+
+    def _without_states(self, layout: Layout, cost: _Costs, budget: int) -> tuple[_Costs, int]:
+        """Return the cost without what `swap_weights` takes off the device, and the bytes of
+        weights and states that stay. The host's update takes as long as two copies of all rows."""
+        facts = self.facts
+        large = sum(facts.large_weights)
+        trained, largest = facts.gradient_bytes, max(facts.large_weights, default=0)
+        in_one = facts_of(layout.backend).one_process and layout.num_devices > 1
+        leaving = chosen(
+            weight_bytes=facts.variable_bytes - facts.update.slots * trained,
+            trained_bytes=trained,
+            largest_bytes=largest,
+            slots=facts.update.slots,
+            budget_bytes=budget,
+        )
+        stays = layout.stages > 1 or in_one or not large or leaving == "none"
+        if cost.num_bytes <= budget or stays:
+            return cost, facts.variable_bytes
+        off, copies = facts.update.slots * large, large
+        if leaving == "weights":
+            off, copies = off + large - LAYERS_HERE * largest, 2 * large
+        # An average of several devices has all gradients at once.
+        off += 0 if layout.num_devices > 1 else large - largest
+        off = max(0, min(off, cost.num_bytes))
+        seconds = self.machine.copies_seconds(copies, layout.num_devices, cost.parts.seconds, 0.0)
+        rows = 2 * (2 + facts.update.slots) * large
+        seconds += rows * layout.num_devices / HOST_BYTES_PER_SECOND
+        parts = replace(cost.parts, copies=cost.parts.copies + seconds)
+        return _Costs(parts, cost.num_bytes - off), max(0, facts.variable_bytes - off)
 
 
 def _estimated(layout: Layout, chain: Chain, found: Balance, link: Link) -> _Pipeline:

@@ -40,6 +40,7 @@ KEYS = (
     *("optimizer", "optimizer_options", "scale_learning_rate", "batch_norm"),
     *("data", "data_options", "patch"),
     *("backend", "backend_options", "num_replicas", "processes", "accumulation"),
+    "zero",
     *("split", "stages", "micro_batches", "schedule", "balance", "recompute", "tiling"),
 )
 

@@ -105,6 +105,7 @@ def small_config(config: RunConfig, patch: Sequence[int], tiles: Tiles | None) -
         # None of these is a way to compute a step, or all are left to other checks.
         swap=None,
         swap_host=None,
+        swap_weights=None,
         swap_disk=None,
         xla=False,
         precision="float32",

@@ -17,6 +17,7 @@ from tfunet.proof.differences import Difference
 from tfunet.proof.left_out import DRAWS, has_inner, leave_out, left_out
 from tfunet.proof.step import STEP, Taken, fed, take_in_parts, take_whole, values_of
 from tfunet.single_device import SingleDevice
+from tfunet.state.shared_slot import with_slots
 from tfunet.training.attempt import Attempt
 from tfunet.training.network import Network, assemble, complete
 from tfunet.training.placing import Placing
@@ -98,6 +99,7 @@ class ProofTrial:
             balance="time",
             tiling=(),
             accumulation=1,
+            zero=0,
             global_batch=config.global_samples,
             replica_batch=None,
             learning_rate=rate,
@@ -130,7 +132,8 @@ class ProofTrial:
 
     def weights_of(self, network: Network) -> list[Any]:
         """Return what a copy begins with that is not its optimizers': they begin with nothing."""
-        own = {id(variable) for variable in network.model.optimizer.variables}
+        optimizers = network.averaging.optimizers or [network.model.optimizer]
+        own = {id(state) for each in optimizers for state in with_slots(each.variables)}
         return [variable for variable in network.variables if id(variable) not in own]
 
     def values(self, network: Network, *, everywhere: bool = False) -> list[np.ndarray]:

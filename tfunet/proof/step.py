@@ -194,9 +194,7 @@ def take_in_parts(
     )
     taken.losses |= metrics.results(metrics.total(None))
     network.held.average_statistics()
-    taken.values = (
-        list(network.held.values()) if stages is not None else values_of(network.variables)
-    )
+    taken.values = [np.array(value) for value in network.held.values()]
     taken.gradients = noted.gradients
     if stages is not None and topology.process_count > 1:
         taken.gradients = _gathered(backend, noted.gradients, network.held.shapes)

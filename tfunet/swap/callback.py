@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,30 @@ import tensorflow as tf
 
 from tfunet.config import amount
 from tfunet.config.amount import MIB
+from tfunet.config.memory_keys import LEAVING
+from tfunet.config.words import check_known
 from tfunet.graph import forward, passes, reader
 from tfunet.graph.capture import taken_over
 from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.process.terminal import lines_of
+from tfunet.state.away import Away, Left
+from tfunet.state.home import made_at_home
 from tfunet.swap import compiled, planning
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
 from tfunet.swap.held_part import HeldPart, StageOfModel, WholeNetwork
+from tfunet.swap.plan.leaving import Leaving
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report import text
 from tfunet.swap.report.scalars import scalars
 from tfunet.swap.search.applied import as_planned, scheduled
 from tfunet.swap.search.planner import Planner
 from tfunet.swap.search.strategy import Strategy
-from tfunet.swap.storage.room import Room, local_replicas, read_limits
+from tfunet.swap.storage.limits import read_limits
+from tfunet.swap.storage.room import Room, local_replicas
+from tfunet.swap.storage.rows import Rows
 from tfunet.timing.stamps import Note
 from tfunet.timing.warm_up import Stopwatch
 
@@ -63,6 +71,11 @@ class LargeModelSupport(keras.callbacks.Callback):
             They lie in a file without a name, which goes with the process, however that ends.
         disk_size: The most that this process may take there: bytes or "500GiB". By default there is
             no limit. If the disk has no room, training ends before its first step.
+        weights: What may leave the device beside activations: "state" (the states of optimizers,
+            and gradients as they are made; the host updates the weights), "weights" (these, too:
+            each comes to the device when it is read), "none", or "auto": as much as leaves a
+            quarter of the budget to activations. What left stays off the device when training
+            ends, and can be read and saved as ever.
         threshold_bytes: Smaller tensors stay on the device.
         allowed: What may be done with a tensor beside keeping it: "swap", "recompute", and
             "split" where nothing else is enough: the ops around it run in slabs, and the
@@ -99,6 +112,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         host: str | int | None = None,
         disk: str | Path | None = None,
         disk_size: str | int | None = None,
+        weights: Leaving = "auto",
         threshold_bytes: int = MIB,
         allowed: Way | Sequence[Way] = WAYS,
         margin: float | None = None,
@@ -118,10 +132,12 @@ class LargeModelSupport(keras.callbacks.Callback):
                 "strategy decides about each tensor, and allowed is what the planner may do with "
                 "it. Leave out allowed beside strategy."
             )
+        check_known("weights", weights, LEAVING)
         planner = Planner(ways)
         self.strategy: Strategy = strategy or planner
         self.budget = budget
         self.margin = margin
+        self.weights: Leaving = weights
         self.threshold_bytes = threshold_bytes
         self.allowed = planner.allowed
         self.plan = plan
@@ -132,6 +148,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         self.stage_bytes: list[int] = []
         self._undo: Callable[[], None] | None = None
         self._room: Room | None = None
+        self._rows = Rows(self.limits)
+        self._away: Away | None = None
         self._is_alone = False  # with an evaluation or a prediction, without training
         self._follows = False  # a plan in a training step
         self._stage: StageOfModel | None = None
@@ -140,7 +158,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._timed: dict[Any, Any] = {}  # see `profile.measure`
         self._stopwatch = Stopwatch()
         self._told_of_unknown = False
-        self._told_of_onednn = False
+        self._told_of_onednn = self._told_of_left = False
 
     @property
     def gives_up(self) -> bool:
@@ -207,7 +225,7 @@ class LargeModelSupport(keras.callbacks.Callback):
                 allowed = self.allowed if self._stage is None else WAYS
                 if isinstance(error, tf.errors.ResourceExhaustedError) and plans:
                     error.add_note(text.out_of_memory_line(plans[-1], allowed=allowed))
-                explained = self._room and self._room.explained()
+                explained = self._rows.explained() or (self._room and self._room.explained())
                 self._remove()
                 if explained is not None:
                     raise explained from error
@@ -225,6 +243,40 @@ class LargeModelSupport(keras.callbacks.Callback):
         `what` names the pass in printed lines.
         """
         return taken_over(step, partial(self._rewrite_forward, what=what))
+
+    def making(self) -> AbstractContextManager[None]:
+        """Return a context in which a model can be made whose weights do not fit.
+
+        Each large weight is on the device only while its initializer makes it. Those that may stay
+        come back when training begins.
+        """
+        if self.weights == "none":
+            return nullcontext()
+        return made_at_home(self._rows, self.threshold_bytes)
+
+    def take_off(self, model: keras.Model) -> None:
+        """Take what is to leave of a model's weights, and its optimizers' states, off the device.
+
+        Training does so when it begins. Before its optimizer is built, states are not made there.
+        """
+        if self._away is not None and self._away.model is model:
+            return
+        leaving = self.weights
+        if self._stage is not None or local_replicas(model) > 1:
+            if leaving not in ("auto", "none"):
+                where = "with stages" if self._stage is not None else "with several replicas"
+                raise ValueError(
+                    f"weights={leaving!r} (swap_weights) is not built for a process {where}. Leave "
+                    "it out, or give each replica a process: multiworker or horovod."
+                )
+            leaving = "none"
+        budget = device_memory.in_bytes(self.budget)
+        self._away = Away(model, leaving, budget, self.threshold_bytes, self._rows)
+        left = self._away.left
+        if self.verbose and self._has_left and not self._told_of_left:
+            self._told_of_left = True
+            line = text.left_line(left.weights, left.states, self._rows.disk_used)
+            print(lines_of(line), flush=True)
 
     def plan_stage(self, variables: Sequence[Any]) -> None:
         """From now on plan steps of a stage of a pipeline, whose device has these variables only.
@@ -259,7 +311,6 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._remove()
         compiled.check(model)
         if trains:
-            compiled.build_optimizer(model)
             self.plans, self.stage_bytes = [], []
             self._follows = False
             self._stopwatch = Stopwatch()
@@ -269,8 +320,10 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._room = Room(
             self.limits, on_gpu=on_gpu, num_replicas=local_replicas(model), note=self.note
         )
-        self._held = self._stage or WholeNetwork(model)
         self._budget = device_memory.in_bytes(self.budget)
+        if trains:
+            self.take_off(model)
+        self._held = self._stage or WholeNetwork(model)
         self._first_bytes = device_memory.join_regions(self.budget)
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),
@@ -288,6 +341,9 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._undo()
             self._undo = None
             self._is_alone = False
+        if self._away is not None:
+            self._away.end()
+            self._away = None
         if self._room is not None:
             self._room.close()
             self._room = None
@@ -305,6 +361,8 @@ class LargeModelSupport(keras.callbacks.Callback):
             self._told_of_unknown = True
             print(lines_of(text.unknown_line(unknown)), flush=True)
         plan = self.plan or self._make_plan(trace, ops, memory)
+        if plan.advice and self._away is not None and self._away.has_more:
+            plan = replace(plan, advice=(text.LEAVING_MORE, *plan.advice))
         trace = as_planned(trace, plan)
         if self._stage is not None:
             actions = scheduled(trace, plan)
@@ -312,7 +370,8 @@ class LargeModelSupport(keras.callbacks.Callback):
         device.forget_peak()  # The peak so far is that of timing the ops.
         self.plans.append(plan)
         # Where everything is kept, TensorFlow's own order would put off what frees memory.
-        if plan.gives_up or plan.peak_bytes > planning.FAR * memory.step_bytes:
+        is_near = plan.peak_bytes > planning.FAR * memory.step_bytes
+        if plan.gives_up or is_near or self._has_left:
             planning.follow(plan, trace, ops, handles, room, self.threshold_bytes)
             self._follows = True
         if self.verbose:
@@ -331,7 +390,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         with device.uncounted():
             plan = self._make_plan(trace, ops, self._memory(trace, handles))
         self.evaluation_plans.append(plan)
-        if plan.gives_up:
+        if plan.gives_up or any(op.brings_weight for op in trace.ops):
             planning.follow(plan, trace, ops, handles, self._room, self.threshold_bytes)
         line = text.forward_line(plan, what)
         if self.verbose and line:
@@ -368,6 +427,11 @@ class LargeModelSupport(keras.callbacks.Callback):
         if not self._told_of_onednn and device.lacks_onednn():
             print(text.ONEDNN_LINE, flush=True)
         self._told_of_onednn = True
+
+    @property
+    def _has_left(self) -> bool:
+        """Whether weights or states are off the device: then ops run in the order of the plan."""
+        return self._away is not None and self._away.left != Left()
 
     def _open_room(self) -> Room:
         """Return where tensors go that are given up."""

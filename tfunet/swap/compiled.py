@@ -37,17 +37,6 @@ def check(model: keras.Model) -> None:
         )
 
 
-def build_optimizer(model: keras.Model) -> None:
-    """Make the optimizer's variables, which the device holds during training.
-
-    If the first step made them, TensorFlow would trace the step twice, and we would plan it twice.
-    """
-    optimizer = getattr(model, "optimizer", None)  # A model that is not compiled has none.
-    if model.built and optimizer and not optimizer.built:
-        with model.distribute_strategy.scope():
-            optimizer.build(model.trainable_variables)
-
-
 def replace_steps(
     model: keras.Model, steps: Mapping[str, Callable[..., Any]]
 ) -> Callable[[], None]:

@@ -19,9 +19,11 @@ def make_fingerprint(backend: Backend, variables: Sequence[Any]) -> Any:
     """
 
     def replica_fingerprint() -> tf.Tensor:
-        hashes = []
+        hashes: list[tf.Tensor] = []
         for variable in variables:
-            value = tf.convert_to_tensor(variable.value)
+            # One after the other: those that are off the device come to it.
+            with tf.control_dependencies(hashes[-1:]):
+                value = tf.convert_to_tensor(variable.value)
             with tf.device("CPU"):
                 hashes.append(tf.fingerprint(tf.reshape(value, [1, -1]))[0])
         # A stage may have no variable.

@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -21,6 +21,7 @@ from tfunet.models.initial_weights import load_initial_weights
 from tfunet.models.keras_errors import cause_line
 from tfunet.models.make import make_model
 from tfunet.process.full_memory import weighing
+from tfunet.swap import LargeModelSupport
 
 
 def unheard(line: str) -> None:
@@ -36,15 +37,17 @@ def compiled_model(
     metrics: Sequence[str] = (),
     image_shape: tuple[int, ...] | None = None,
     initial_weights: str | None = None,
+    support: LargeModelSupport | None = None,
     say: Callable[[str], None] = unheard,
 ) -> keras.Model:
     """Return the model of a configuration, compiled and built; by default for its patch.
 
     `metrics` are names of Keras metrics and references to the user's own, `initial_weights` a file
-    of weights to begin with, and `say` is told what users should know.
+    of weights to begin with, and `say` is told what users should know. `support` takes weights and
+    states off the device that do not fit.
     """
     config = task.config
-    with weighing(None):
+    with weighing(None), nullcontext() if support is None else support.making():
         model = make_model(
             config.model,
             image_shape=image_shape or (*task.patch, task.source.channels),
@@ -62,7 +65,10 @@ def compiled_model(
             metrics=batch_metrics(model, task.source, metrics, loss),
             say=say,
         )
-        model.optimizer.build(model.trainable_variables)
+        if support is not None:
+            support.take_off(model)
+        elif not task.config.zero:  # Otherwise without the state that devices share out.
+            model.optimizer.build(model.trainable_variables)
     return model
 
 

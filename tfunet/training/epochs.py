@@ -17,6 +17,7 @@ from tfunet.config.tournament import read_tournament, with_values
 from tfunet.exit_codes import CheckFailedError, StoppedError
 from tfunet.learning import optimizers
 from tfunet.machine.energy import RunEnergy
+from tfunet.state.shared_slot import gathering
 from tfunet.training import checkpoint, state
 from tfunet.training.attempt import Attempt
 from tfunet.training.callbacks import Callbacks
@@ -344,7 +345,9 @@ class Trainer:
         if self.rounds is not None:
             self.rounds.end()
         self.attempt.begin("callbacks after training")
-        model.optimizer.finalize_variable_values(model.trainable_weights)  # As Keras's fit does.
+        with gathering():
+            # As Keras's fit does; all processes together.
+            model.optimizer.finalize_variable_values(model.trainable_weights)
         supports = self.callbacks.supports
         ending = self._keras_callbacks
         ending.callbacks = [one for one in ending.callbacks if one not in supports]

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from tfunet.backend import Backend, Topology
+from tfunet.state.shared_slot import SharedSlot
 from tfunet.training import state
 from tfunet.training.checks import weights_hash
 
@@ -44,7 +45,7 @@ class Held(Protocol):
 @final
 @dataclass(frozen=True)
 class EveryVariable:
-    """All variables, in every process; in the order of a checkpoint."""
+    """All variables, in every process, but for parts of states; in the order of a checkpoint."""
 
     backend: Backend
     topology: Topology
@@ -56,18 +57,27 @@ class EveryVariable:
         return [tuple(variable.shape) for variable in self.variables]
 
     def values(self) -> Iterator[np.ndarray]:
-        if self.topology.is_chief:
-            for variable in self.variables:
-                yield keras.ops.convert_to_numpy(variable.value)
+        for variable in self.variables:
+            if isinstance(variable, SharedSlot):
+                value = variable.whole()
+            elif self.topology.is_chief:
+                value = keras.ops.convert_to_numpy(variable.value)
+            if self.topology.is_chief:
+                yield value
 
     def restore(self, values: Sequence[np.ndarray]) -> None:
-        if self.topology.is_chief:
-            for variable, value in zip(self.variables, values, strict=True):
+        given = values if self.topology.is_chief else [None] * len(self.variables)
+        for variable, value in zip(self.variables, given, strict=True):
+            if isinstance(variable, SharedSlot):
+                variable.assign_whole(value)
+            elif value is not None:
                 variable.assign(value)
         self.share()
 
     def share(self) -> None:
-        state.broadcast(self.backend, self.topology, self.variables)
+        # A state that is shared out has one owner.
+        same = [each for each in self.variables if not isinstance(each, SharedSlot)]
+        state.broadcast(self.backend, self.topology, same)
 
     def average_statistics(self) -> None:
         state.average_statistics(self.backend, self.topology, self.model)

@@ -25,6 +25,8 @@ from tfunet.parallel.feed import own_part
 from tfunet.pipeline.network import NodeGraph, read_network
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.part_network import part_network
+from tfunet.state.shared import SharedUpdates
+from tfunet.state.slots import granularity
 from tfunet.training.attempt import Attempt
 from tfunet.training.compiled_model import batch_metrics, compile_model
 from tfunet.training.cut_by_costs import Costs, cut_by_costs
@@ -35,7 +37,7 @@ from tfunet.training.stage_cut import StageCut, check_graph, check_own_methods
 from tfunet.training.stage_log import PassTimes, StageLog
 from tfunet.training.stage_variables import looking_at_all
 from tfunet.training.staged_network import StagedNetwork
-from tfunet.training.traced_device import alone, traced_device
+from tfunet.training.traced_device import alone, names_of_devices
 
 
 @final
@@ -87,7 +89,7 @@ class InStages:
             device: self._stage(graph, self._cut, device)
             for device in attempt.topology.local_replicas
         }
-        names = {} if len(stages) == 1 else _devices(attempt.backend)
+        names = {} if len(stages) == 1 else names_of_devices(attempt.backend)
         owned = own_variables(
             made.model,
             owners_of(made.model, graph, self._cut.begins, attempt.config),
@@ -96,6 +98,7 @@ class InStages:
             mesh=attempt.mesh,
             more=self._optimizer,
             devices=names,
+            zero=attempt.config.zero,
         )
         sums: dict[int, list[tf.Variable]] = {device: [] for device in stages}
         if self._data.tiles is not None:
@@ -205,22 +208,32 @@ class StagedModel:
         owned = self._owned
         return Ready(
             average=self._network.average,
-            averaging=Averaging(average=as_they_are, optimizers=list(owned.optimizers.values())),
+            averaging=Averaging(
+                average=as_they_are,
+                optimizers=list(owned.optimizers.values()),
+                shared=self._shared(),
+            ),
             held=owned.held,
             weights=owned.weights,
             variables=owned.variables,
             stages=self._network,
         )
 
-
-def _devices(backend: Backend) -> dict[int, str]:
-    """Return the names of the devices of this process."""
-    names: dict[int, str] = {}
-
-    def look() -> tf.Tensor:
-        number = tf.zeros(())
-        names[traced_device()] = number.device
-        return number
-
-    tf.function(lambda: backend.run(look), autograph=False)()
-    return names
+    def _shared(self) -> SharedUpdates | None:
+        """Return what updates the weights of this process's stage, if others have it, too."""
+        shared, network = self._owned.shared, self._network
+        if shared is None:
+            return None
+        self._owned.held.share()  # What states begin with may be the weights.
+        stage = network.stage()
+        device = stage.group.device
+        by_element = granularity(shared.inner) == "element"
+        shared.place(stage.group.mesh.holders(stage.number), {device: ""}, by_element=by_element)
+        return SharedUpdates(
+            [shared],
+            gradients=False,
+            average=network.average,
+            are_averages=True,
+            device=lambda: device,
+            swap=stage.group.swap,
+        )

@@ -6,6 +6,7 @@ it in each step.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,9 +19,12 @@ import tensorflow as tf
 from tfunet.backend import Backend, Topology
 from tfunet.config.run import RunConfig
 from tfunet.inside.of_keras import free_value, give_value, has_value, make_value
+from tfunet.inside.of_optimizers import adding, assigning_values
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import NodeGraph
 from tfunet.pipeline.schedules import homes
+from tfunet.state.shared import SharedState
+from tfunet.state.shared_slot import Sum, with_slots
 from tfunet.training.held import EveryVariable, Held
 from tfunet.training.stage_variables import Elsewhere, StageVariable, StageVariables
 
@@ -51,14 +55,20 @@ def place_own(variables: Sequence[Any], owners: Mapping[int, int], devices: Sequ
 def num_slots(optimizer: keras.Optimizer) -> int:
     """Return how many states an optimizer that is not built keeps of each variable."""
     variable = keras.Variable(np.zeros(()), name="probe")
-    states = build_optimizer(optimizer, [variable], {id(variable): 0}, 0)
+    states, _ = build_optimizer(optimizer, [variable], {id(variable): 0}, 0)
     return sum(state.stage is not None for state in states)
 
 
 def build_optimizer(
-    optimizer: keras.Optimizer, trainable: Sequence[Any], owners: Mapping[int, int], stage: int
-) -> list[StageVariable]:
+    optimizer: keras.Optimizer,
+    trainable: Sequence[Any],
+    owners: Mapping[int, int],
+    stage: int,
+    sum_over: Sum | None = None,
+) -> tuple[list[StageVariable], SharedState | None]:
     """Build an optimizer with the state of one stage's variables; return that of all.
+
+    With `sum_over`, `Backend.sum`, the processes of a stage share it out.
 
     Variables of other stages have a number each as their stand-in, and so have their states.
 
@@ -80,19 +90,19 @@ def build_optimizer(
         id(reference): variable for reference, variable in zip(given, trainable, strict=True)
     }
     references: dict[int, Any] = {}
-    add = optimizer.add_variable_from_reference
+    shared = None
+    if sum_over is not None:
+        shared = SharedState(optimizer, [v for v in trainable if owners[id(v)] == stage], sum_over)
 
-    def noted(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        made = add(reference_variable, *args, **kwargs)
-        references[id(made)] = of_given[id(reference_variable)]
+    def add(before: Callable[..., Any], reference: Any, **options: Any) -> Any:
+        made = shared.add(before, reference, **options) if shared else before(**options)
+        if reference is not None:
+            references[id(made)] = of_given[id(reference)]
         return made
 
-    object.__setattr__(optimizer, "add_variable_from_reference", noted)
     before = {id(variable) for variable in optimizer.variables}
-    try:
+    with adding(optimizer, add), assigning_values(optimizer):
         optimizer.build(given)
-    finally:
-        object.__delattr__(optimizer, "add_variable_from_reference")
     entries = []
     for state in optimizer.variables:
         reference = references.get(id(state))
@@ -104,13 +114,14 @@ def build_optimizer(
             )
         entries.append(
             StageVariable(
-                variable=state,
+                variable=with_slots([state])[0],
                 stage=None if reference is None else owners[id(reference)],
                 shape=tuple(state.shape if reference is None else reference.shape),
                 dtype=str(state.dtype),
+                is_shared=shared is not None and reference is not None,
             )
         )
-    return entries
+    return entries, shared
 
 
 @final
@@ -125,6 +136,8 @@ class Owned:
         optimizers: The optimizer of each stage.
         common: For each stage but the first: its states that belong to no variable, each with the
             first one's.
+        shared: What the processes of this stage share out; None where each has all of it.
+        num_holders: Devices that hold a stage.
     """
 
     held: Held
@@ -132,6 +145,8 @@ class Owned:
     num_weights: int
     optimizers: Mapping[int, keras.Optimizer]
     common: Mapping[int, Sequence[tuple[Any, Any]]]
+    shared: SharedState | None = None
+    num_holders: int = 1
 
     @property
     def variables(self) -> list[Any]:
@@ -147,12 +162,13 @@ class Owned:
 
     def num_bytes(self, stage: int) -> int:
         """Return the bytes of a stage's variables."""
-        specs = (
-            tf.TensorSpec(entry.shape, entry.dtype)
+        return sum(
+            math.prod(entry.shape)
+            * tf.as_dtype(entry.dtype).size
+            // (self.num_holders if entry.is_shared else 1)
             for entry in self.entries
             if entry.stage in (None, stage)
         )
-        return sum(spec.shape.num_elements() * spec.dtype.size for spec in specs)
 
     def common_state(self, stage: int) -> list[tuple[Any, tf.Tensor]]:
         """Return a stage's states that belong to no variable, with what they are to be.
@@ -174,6 +190,7 @@ def own_variables(
     mesh: Mesh,
     more: Callable[[], keras.Optimizer],
     devices: Mapping[int, str],
+    zero: int = 0,
 ) -> Owned:
     """Keep the variables of this process's stages, and build the optimizers for them.
 
@@ -181,6 +198,7 @@ def own_variables(
         owners: The stage of each variable of the model, by its id.
         more: Makes another optimizer like the model's.
         devices: The names of the devices of this process, if it has several stages.
+        zero: Whether processes of a stage share out the state of its optimizer.
     """
     names = [devices[device] for device in sorted(devices)]
     first = mesh.stage_of(topology.local_replicas.start)
@@ -192,9 +210,13 @@ def own_variables(
         keep_own(model.variables, owners, first)
     weights = _weights(model, owners)
     states: dict[int, list[StageVariable]] = {}
+    shared = None
+    sum_over = backend.sum if zero and mesh.num_devices > mesh.stages else None
     for stage, optimizer in optimizers.items():
         with tf.device(names[stage]) if devices else contextlib.nullcontext():
-            states[stage] = build_optimizer(optimizer, model.trainable_variables, owners, stage)
+            states[stage], shared = build_optimizer(
+                optimizer, model.trainable_variables, owners, stage, sum_over
+            )
     entries = [
         *weights,
         *(
@@ -221,6 +243,8 @@ def own_variables(
         num_weights=len(weights),
         optimizers=optimizers,
         common=_common(states, first),
+        shared=shared,
+        num_holders=mesh.num_devices // mesh.stages,
     )
 
 

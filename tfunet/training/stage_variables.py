@@ -54,6 +54,7 @@ class StageVariable:
         variable: Its own value is in the processes of the stage; others have a stand-in.
         stage: The stage that holds it; None if all processes do, with the same value.
         is_statistic: Whether steps change it, and no gradient does.
+        is_shared: Whether each process of the stage has a part of it.
     """
 
     variable: Any
@@ -61,6 +62,7 @@ class StageVariable:
     shape: tuple[int, ...]
     dtype: str
     is_statistic: bool = False
+    is_shared: bool = False
 
 
 @final
@@ -100,7 +102,7 @@ class StageVariables:
 
     def values(self) -> Iterator[np.ndarray]:
         for entry in self.entries:
-            if entry.stage in (None, 0):  # The chief has it.
+            if entry.stage in (None, 0) and not entry.is_shared:  # The chief has it.
                 if self.topology.is_chief:
                     yield self._value(entry)
                 continue
@@ -118,7 +120,7 @@ class StageVariables:
     def share(self) -> None:
         if self._num_holders > 1:
             for entry in self.entries:
-                if entry.stage is not None:
+                if entry.stage is not None and not entry.is_shared:
                     self._assign(entry, self._from_stage(entry))
 
     def average_statistics(self) -> None:
@@ -171,14 +173,20 @@ class StageVariables:
         return keras.ops.convert_to_numpy(entry.variable.value)
 
     def _from_stage(self, entry: StageVariable) -> np.ndarray:
-        """Return the value of a variable of a stage, from the first process that has it.
+        """Return the value of a variable of a stage, from the first process that has it, or from
+        all that have parts of it.
 
         float64 holds every value of Keras's types, except for integers beyond 2^53.
         """
         is_sender = self.device == self.mesh.holders(entry.stage or 0)[0]
+        if entry.is_shared:
+            own = entry.variable.own() if self._is_own(entry) else np.zeros(entry.shape)
+            return self.backend.sum(own).astype(entry.dtype)
         wide = self._value(entry).astype(np.float64) if is_sender else np.zeros(entry.shape)
         return self.backend.sum(wide).astype(entry.dtype)
 
     def _assign(self, entry: StageVariable, value: np.ndarray) -> None:
-        if self._is_own(entry):
+        if self._is_own(entry) and entry.is_shared:
+            entry.variable.keep_own(value)
+        elif self._is_own(entry):
             entry.variable.assign(value.astype(entry.dtype))

@@ -5,11 +5,26 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from tfunet.backend import Backend
+
 
 def traced_device() -> int:
     """Return which device is being traced, in a process that has several."""
     context = tf.distribute.get_replica_context()
     return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def names_of_devices(backend: Backend) -> dict[int, str]:
+    """Return the names of the devices of this process."""
+    names: dict[int, str] = {}
+
+    def look() -> tf.Tensor:
+        number = tf.zeros(())
+        names[traced_device()] = number.device
+        return number
+
+    tf.function(lambda: backend.run(look), autograph=False)()
+    return names
 
 
 @contextlib.contextmanager

@@ -16,12 +16,20 @@ from tfunet.backend import Backend
 from tfunet.config.own_code import OURS, explain
 from tfunet.inside.of_keras import all_layers, trained_by, variable_key
 from tfunet.learning.averaging import instead_of_apply, none_made
+from tfunet.state.shared_slot import SharedSlot, with_slots
 
+# Builds an optimizer for variables.
+Build = Callable[[keras.Optimizer, Sequence[Any]], None]
 MADE_IN_STEP = (
     "The model's train_step makes an optimizer itself: its state could not be saved, and several "
     "replicas could not make it together. Make it once, in the model's __init__, and keep it as an "
     "attribute."
 )
+
+
+def build_all(optimizer: keras.Optimizer, variables: Sequence[Any]) -> None:
+    """Build an optimizer with all its state."""
+    optimizer.build(variables)
 
 
 @final
@@ -70,6 +78,7 @@ def look_at_step(
     truth: tf.TensorSpec,
     accumulation: int,
     num_replicas: int,
+    build: Build = build_all,
 ) -> Used:
     """Return what the model's train_step applies and uses, and build its optimizers.
 
@@ -81,6 +90,7 @@ def look_at_step(
         truth: What the image is compared with, of one sample: a mask, or numbers.
         accumulation: Passes of a step.
         num_replicas: Over all processes.
+        build: Builds an optimizer for variables.
 
     Raises ValueError if the step cannot be cut into passes, or makes on several replicas what it
     should be given.
@@ -118,7 +128,7 @@ def look_at_step(
         ) from error
     _check_can_accumulate(applied, accumulation)
     with backend.scope():
-        return _used(model, applied.trained, graph)
+        return _used(model, applied.trained, graph, build)
 
 
 def _check_can_accumulate(applied: "Applied", accumulation: int) -> None:
@@ -132,18 +142,24 @@ def _check_can_accumulate(applied: "Applied", accumulation: int) -> None:
 
 
 def _used(
-    model: keras.Model, applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]], graph: Any
+    model: keras.Model,
+    applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]],
+    graph: Any,
+    build: Build,
 ) -> Used:
     """Build the optimizers that a traced step applies; return what it applies and uses."""
-    build_optimizers(applied)
+    build_optimizers(applied, build)
     optimizers = [optimizer for optimizer, _ in applied]
     further = [optimizer for optimizer in optimizers if optimizer is not model.optimizer]
     held = _Distinct(model.optimizer)
-    for variable in (*model.variables, *model.optimizer.variables):
+    for variable in with_slots([*model.variables, *model.optimizer.variables]):
         held.add(variable)
     trained = [variable for _, variables in applied for variable in variables if held.add(variable)]
     others = [
-        variable for optimizer in further for variable in optimizer.variables if held.add(variable)
+        variable
+        for optimizer in further
+        for variable in with_slots(optimizer.variables)
+        if held.add(variable)
     ]
     for variable in (state for metric in model.metrics for state in metric.variables):
         held.add(variable)  # Kept apart: their state differs between replicas.
@@ -152,11 +168,14 @@ def _used(
     return Used(optimizers=optimizers, trained=trained, others=others)
 
 
-def build_optimizers(applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]]) -> None:
+def build_optimizers(
+    applied: Sequence[tuple[keras.Optimizer, Sequence[Any]]],
+    build: Build = build_all,
+) -> None:
     """Build each optimizer for the variables that it trains; in the scope of the backend."""
     for optimizer, variables in applied:
         if not optimizer.built:
-            optimizer.build(variables)
+            build(optimizer, variables)
 
 
 def check_trains_model(used: Used, variables: Sequence[Any]) -> None:
@@ -246,6 +265,8 @@ class _Distinct:
 
     def add(self, variable: Any) -> bool:
         """Whether it is new."""
+        if isinstance(variable, SharedSlot):
+            return True
         before = len(self._keys)
         self._keys.add(variable_key(self._optimizer, variable))
         return len(self._keys) > before

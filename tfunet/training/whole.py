@@ -14,11 +14,13 @@ from tfunet.graph.capture import needed_later
 from tfunet.learning.averaging import Averaging, Switch, check_overwriting
 from tfunet.learning.own_metric import of_batches
 from tfunet.models.own_terms import keep_terms_apart
+from tfunet.state.shared_slot import with_slots
 from tfunet.training.attempt import Attempt
 from tfunet.training.compiled_model import compiled_model
 from tfunet.training.held import EveryVariable
 from tfunet.training.placing import Assembled, Batch, Ready, on_devices
 from tfunet.training.run_data import RunData
+from tfunet.training.sharing import Sharing
 from tfunet.training.tiling import check_model
 from tfunet.training.train_step import check_trains_model, look_at_step
 
@@ -35,7 +37,9 @@ class Whole:
         return self.attempt.backend.scope()
 
     def make(self, loss: keras.Loss) -> keras.Model:
-        config = self.attempt.config
+        config, support = self.attempt.config, self.attempt.support
+        if len(self.attempt.topology.local_replicas) > 1:
+            support = None  # Weights are for each of them.
         with self.scope():
             model = compiled_model(
                 self.data.task,
@@ -45,6 +49,7 @@ class Whole:
                 metrics=of_batches(config.metrics),
                 image_shape=self.data.input_shape,
                 initial_weights=self.attempt.initial_weights,
+                support=support,
                 say=self.attempt.say,
             )
         if len(self.attempt.topology.local_replicas) > 1:
@@ -78,7 +83,11 @@ class WholeModel:
     def ready(self, batch: Batch) -> Ready:
         attempt, made, truth = self._attempt, self._made, truth_of(batch)
         config, backend, topology = attempt.config, attempt.backend, attempt.topology
-        model = made.model
+        exchange = None if made.groups is None else made.groups.exchange
+        model, sharing = made.model, Sharing(attempt, exchange)
+        with backend.scope():
+            if not model.optimizer.built:
+                sharing.build(model.optimizer, model.trainable_variables)
         used = look_at_step(
             model,
             backend,
@@ -86,12 +95,19 @@ class WholeModel:
             truth=tf.TensorSpec(truth.shape[1:], truth.dtype),
             accumulation=config.accumulation,
             num_replicas=topology.num_replicas,
+            build=sharing.build,
         )
         with backend.scope():
             check_overwriting(used.optimizers)
         if made.split is not None:
             check_trains_model(used, made.split.variables)
-        variables = [*model.variables, *model.optimizer.variables, *used.trained, *used.others]
+        weights = [*model.variables, *used.trained]
+        variables = [
+            *model.variables,
+            *with_slots(model.optimizer.variables),
+            *used.trained,
+            *used.others,
+        ]
         # XLA compiles the step as a whole: its parts cannot be timed.
         is_noted = not config.xla and topology.num_replicas > 1
         average = Switch(backend.average, attempt.note if is_noted else None)
@@ -103,8 +119,9 @@ class WholeModel:
                 accumulation=config.accumulation,
                 optimizers=used.optimizers,
                 is_alone=topology.num_replicas == 1,
+                shared=sharing.updates(average, weights),
             ),
             held=EveryVariable(backend, topology, model, variables),
-            weights=[*model.variables, *used.trained],
+            weights=weights,
             variables=variables,
         )

@@ -40,6 +40,7 @@ LATER: Mapping[str, Any] = {
     "share_cores": False,
     "shared_memory": True,
     "store": "auto",
+    "zero": 0,
     "layout": None,
     "prove": True,
     "gpu_memory": None,

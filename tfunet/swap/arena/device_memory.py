@@ -13,6 +13,7 @@ from tfunet.graph import reader
 from tfunet.graph.step import Trace
 from tfunet.inside.of_tensorflow import address_of
 from tfunet.machine import device
+from tfunet.state.home import home_of
 from tfunet.swap.arena.arena import ALIGNMENT, FIRST_REGION_BYTES, Memory
 
 # How many scalars have a place of their own.
@@ -128,8 +129,9 @@ def variable_bytes(model: keras.Model) -> list[int]:
 
 
 def sizes(variables: Sequence[Any]) -> list[int]:
-    """Return the bytes of each variable."""
-    return [reader.num_bytes(variable.value) for variable in variables]
+    """Return the bytes that each variable takes of the device: none if it is off the device."""
+    here = (variable.value for variable in variables if home_of(variable) is None)
+    return [reader.num_bytes(value) for value in here]
 
 
 def free_pieces() -> tuple[int, ...]:

@@ -14,7 +14,15 @@ from tfunet.graph import op_times
 from tfunet.graph.clock import Clock
 from tfunet.graph.reader import num_bytes
 from tfunet.graph.slabs import Slabs
-from tfunet.graph.step import ALIASES, FUSED_WITH_BIAS, IN_PLACE, SHAPE_READERS, Trace, root
+from tfunet.graph.step import (
+    ALIASES,
+    FUSED_WITH_BIAS,
+    HOST_UPDATE,
+    IN_PLACE,
+    SHAPE_READERS,
+    Trace,
+    root,
+)
 from tfunet.graph.unrolled import unrolled
 from tfunet.machine.device import free_bytes, own_gpus
 from tfunet.swap.measure import slab_times
@@ -38,6 +46,10 @@ TINY_BYTES, TINY_COPIES = 2**12, 16
 NEAR = 2**22
 # An op may need so many times the bytes that it moves, its scratch included.
 SAFELY = 6
+# The same of what stays whole where only a slab of the op is run.
+WHOLE_SAFELY = 3
+# The host's update takes as long as so many copies of what it moves: benchmarks/state.py.
+UPDATE_COPIES = 2.5
 # An op is run alone if what it surely needs takes no larger share of the free memory: the rest is
 # for the inputs of the next ops, and for gaps between them.
 SURE_SHARE = 1 / 2
@@ -68,9 +80,12 @@ def measure(
     timed |= {key: known[key[0]] for key in kinds if key not in able and key[0] in known}
     tiny, rate = _tiny_seconds(), _bytes_per_second()
     seconds, scratch = [], {}
+    updates = dict(ops[0].graph.get_collection(HOST_UPDATE)) if ops else {}
     is_limited = free_bytes() is not None
     for index, (op, key) in enumerate(zip(ops, keys, strict=True)):
         taken = timed.get(key) or op_times.OpCost(seconds=tiny + _moved(op) / rate)
+        if op.name in updates:
+            taken = op_times.OpCost(seconds=UPDATE_COPIES * updates[op.name] / rate)
         seconds.append(0.0 if _is_free(op) else max(taken.seconds, tiny))
         columns = trace.ops[index].unrolled if is_limited else None
         # Where only a slab of the op was run, all of it takes more.
@@ -165,6 +180,10 @@ def _that_fits(
     if free is None or (SAFELY * _moved(kind.op) <= free and _fits_surely(kind.op, free)):
         return kind
     if slabs is None:
+        return None
+    # What a slab has whole, as a filter and what oneDNN makes of it.
+    rows = zip((*kind.op.inputs, *kind.op.outputs), (*slabs.inputs, *slabs.outputs), strict=True)
+    if WHOLE_SAFELY * sum(num_bytes(tensor) for tensor, cut in rows if cut is None) > free:
         return None
     parts = min(slabs.rows // slabs.unit, ceil(2 * SAFELY * _moved(kind.op) / max(free, 1)))
     height = slabs.rows // slabs.unit // parts * slabs.unit

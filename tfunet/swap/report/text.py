@@ -6,7 +6,7 @@ from typing import Any
 
 from tfunet.config.amount import MIB
 from tfunet.files.typed import FieldError, RecordError, check_fields, read_json
-from tfunet.graph.step import Trace
+from tfunet.graph.step import WEIGHT_ARRIVES, Trace
 from tfunet.swap.plan.diagnosis import ALWAYS, SPLITTING
 from tfunet.swap.plan.plan import WAYS, Plan, Way
 from tfunet.swap.report.measured import NOT_TOLD, Measured
@@ -15,6 +15,7 @@ SHOWN_TENSORS = 20
 SHOWN_AT_PEAK = 8
 SHOWN_IN_LINE = 3
 UNNAMED = "not named"
+LEAVING_MORE = "swap_weights = 'weights'"
 
 
 def read_plans(path: Path) -> list[Plan]:
@@ -182,6 +183,14 @@ def untimed_line(names: Sequence[str]) -> str:
     )
 
 
+def left_line(weights: int, states: int, on_disk: int) -> str:
+    """Return what is off the device beside tensors, in a line; numbers are bytes."""
+    what = [f"weights ({mib(weights)})"] if weights else []
+    what += [f"states of the optimizer ({mib(states)})"] if states else []
+    disk = f", {mib(on_disk)} of this and of gradients on disk" if on_disk else ""
+    return f"Large-model support: {' and '.join(what)} off the device{disk}."
+
+
 def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
     """Return what a plan does, in a line; if it does nothing, that `everything` fits.
 
@@ -194,10 +203,13 @@ def begin_line(plan: Plan, everything: str, untimed: Sequence[str] = ()) -> str:
     in_slabs = f", {len(plan.split)} split" if plan.split else ""
     freed = f", {len(plan.from_outputs)} inputs of activations freed" if plan.from_outputs else ""
     moved = f", {len(plan.detours)} moved to make room" if plan.detours else ""
+    weights = sum(WEIGHT_ARRIVES in name for name in plan.decisions)
+    again = f", {weights} weights brought twice" if weights else ""
     line = (
         f"Large-model support: {plan.count('swap')} tensors swapped{in_slabs} "
-        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), {plan.count('recompute')} "
-        f"recomputed{freed}{moved}; {plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
+        f"({plan.host_bytes / MIB:.0f} MiB on the host{on_disk}), "
+        f"{plan.count('recompute') - weights} recomputed{again}{freed}{moved}; "
+        f"{plan.peak_bytes / MIB:.0f} MiB for a step predicted instead "
         f"of {plan.unlimited_peak_bytes / MIB:.0f}, and {plan.step_seconds:.3g} s instead of "
         f"{plan.unlimited_step_seconds:.3g}."
     )

@@ -39,6 +39,7 @@ from tfunet.graph.edits import (
 from tfunet.graph.regrouped import PRODUCTS, SUMS
 from tfunet.graph.step import READS, Trace, root
 from tfunet.inside.of_tensorflow import set_input
+from tfunet.state.home import bring_again
 from tfunet.swap.plan.plan import Plan
 from tfunet.swap.plan.schedule import Action, Copy, is_on_host
 from tfunet.swap.plan.split import Cut
@@ -196,6 +197,12 @@ class _Follower:
 
     def _repeat(self, action: Action) -> None:
         after = [*self._turns.previous, *self._arrived]
+        if self._trace.ops[action.index].brings_weight:
+            arrived = bring_again(self._ops[action.index], after)
+            self._restored[action.outputs[0]] = arrived
+            if self._in_line:
+                self._arrived = [arrived.op]
+            return
         inputs = [
             self._restored[copy] if copy[1] else delayed(self._handles[copy[0]], after)
             for copy in action.inputs

@@ -62,8 +62,10 @@ class Turns:
         self._threshold_bytes = threshold_bytes
         self._is_placed = is_placed
         self._copies_overlap = copies_overlap
+        self._brings_weights = any(op.brings_weight for op in trace.ops)
         self._parts = fused(trace)
         self._ends = frozenset(self._parts.values())
+        self._large = self._large_ops()
         self._leaving: list[tuple[int, tf.Operation]] = []  # (op after which it is awaited, copy)
         # Copies that were awaited only by an op that no other op waits for.
         self._carried: list[tf.Operation] = []
@@ -111,8 +113,10 @@ class Turns:
         op = self._trace.ops[at]
         # TensorFlow removes ops that only rename a tensor, and their control edges. An edge would
         # keep it from regrouping others.
-        if op.kind in ALIASES | {"IdentityN"} or op.is_regrouped or not self._is_large(at):
+        if op.kind in ALIASES | {"IdentityN"} or op.is_regrouped or at not in self._large:
             return "free"
+        if op.kind == "PyFunc" and all(self._trace.tensors[it].num_bytes == 0 for it in op.outputs):
+            return "free"  # It reads a weight, and waits with the op that brings it.
         if self._trace.is_forward and (at in self._parts or at in self._ends):
             return "result"
         if at in self.of_bias:
@@ -137,7 +141,8 @@ class Turns:
     def _order_fused(self, at: int) -> None:
         gone, before = self._gone_before(at), list(self.previous)
         self._hold_batch(at)
-        if self._is_placed and at not in self._parts:
+        # The next weight comes when this one is done with.
+        if (self._is_placed or self._brings_weights) and at not in self._parts:
             self.previous = [done(self._ops[at])]
         is_first = self._trace.ops[at].kind != "BiasAdd"
         self._delay(at, [*gone, *(before if self._is_placed and is_first else ())])
@@ -151,6 +156,8 @@ class Turns:
             self.previous, self._carried = [op], []
         if before:
             add_control_inputs(op, before)
+            if self._trace.ops[at].brings_weight:  # A disk is not read long before.
+                add_control_inputs(op.inputs[0].op.inputs[0].op, before)
 
     def _delay(self, at: int, waits: Sequence[tf.Operation]) -> None:
         """Make an op wait for others without a control edge to it."""
@@ -184,10 +191,19 @@ class Turns:
         self._leaving = [(last, copy) for last, copy in self._leaving if last >= due]
         return copies
 
-    def _is_large(self, at: int) -> bool:
+    def _large_ops(self) -> set[int]:
+        """Return the ops that touch a large tensor. What runs as one does so as a whole: a large
+        filter has to be read before the next one comes, even if what it makes is small."""
+        large = {at for at in range(len(self._ops)) if self._touches_large(at)}
+        for part in sorted(self._parts):
+            if part in large:
+                large.add(self._parts[part])
+        return large
+
+    def _touches_large(self, at: int) -> bool:
         op = self._trace.ops[at]
         least = self._threshold_bytes
-        if op.is_backward:
+        if op.is_backward or op.brings_weight:
             least = min(least, ORDERED_BYTES)
         tensors = (self._trace.tensors[index] for index in (*op.inputs, *op.outputs))
         return any(tensor.num_bytes >= least for tensor in tensors)

@@ -104,7 +104,7 @@ class Candidates:
             if relieved <= 0:
                 continue
             gain = self.trace.tensors[tensor].num_bytes * relieved
-            for decision in self.allowed:
+            for decision in self.ways(tensor):
                 cost = self.cost(tensor, decision, decisions)
                 if cost is not None:
                     choices.append((cost / gain, tensor, decision))
@@ -134,6 +134,11 @@ class Candidates:
             and tensor not in decisions
             and may_go(self.trace, tensor, self.threshold_bytes)
         }
+
+    def ways(self, tensor: int) -> Sequence[Decision]:
+        """Return how a tensor may be given up: a weight that came from the host comes again."""
+        producer = self.trace.ops[self.trace.tensors[tensor].producer]
+        return ("recompute",) if producer.brings_weight else self.allowed
 
     def cost(
         self, tensor: int, decision: Decision, decisions: Mapping[int, Decision]

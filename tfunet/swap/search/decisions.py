@@ -136,7 +136,7 @@ def _improved(problem: Problem, candidates: Candidates, best: Outcome) -> Mappin
     }
     trials_left = SEARCHED_ACTIONS // len(best.in_use)
     for tensor in sorted(seconds, key=lambda tensor: -seconds[tensor]):
-        for decision in ("keep", *candidates.allowed):
+        for decision in ("keep", *candidates.ways(tensor)):
             others = {other: way for other, way in best.decisions.items() if other != tensor}
             if decision == best.decisions.get(tensor, "keep") or trials_left == 0:
                 continue

@@ -151,9 +151,10 @@ class DiskFile:
                 self._places[SPEED] = begin, num_bytes
                 return num_bytes
 
-    def write(self, key: str, numbers: np.ndarray, *, part: int = 0) -> None:
-        """Write the bytes of an array to its place."""
+    def write(self, key: str, numbers: np.ndarray, *, part: int = 0, first: int = 0) -> None:
+        """Write the bytes of an array to its place, from its byte `first` on, a whole block."""
         offset, room = self._places[part, key]
+        offset, room = offset + first, room - first
         data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
         with self._using() as descriptor, self._chunk_is_free:
             if data.size > room:
@@ -167,9 +168,10 @@ class DiskFile:
                     done = os.pwrite(descriptor, view, at)
                     view, at = view[done:], at + done
 
-    def read(self, key: str, num_bytes: int, *, part: int = 0) -> np.ndarray:
-        """Return the bytes that were written, (num_bytes,), in new memory at a whole page."""
-        offset, _ = self._places[part, key]
+    def read(self, key: str, num_bytes: int, *, part: int = 0, first: int = 0) -> np.ndarray:
+        """Return the bytes that were written from `first` on, a whole block, (num_bytes,), in new
+        memory at a whole page."""
+        offset = self._places[part, key][0] + first
         rounded = _in_blocks(num_bytes)
         data = aligned(rounded)
         with self._using() as descriptor:

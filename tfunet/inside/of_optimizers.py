@@ -1,0 +1,274 @@
+"""What Keras's optimizers keep to themselves, and this package uses."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+from tfunet.inside.of_keras import free_value, has_value
+from tfunet.inside.of_tensorflow import VariableElsewhere
+
+# What an optimizer on TensorFlow does by way of tf.distribute, and any other does itself.
+DISTRIBUTED = (
+    *("_var_key", "_apply_weight_decay", "_backend_update_step", "add_variable_from_reference"),
+    "_overwrite_model_variables_with_average_value",
+)
+EXCLUDED, PATTERN = "_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"
+
+
+def undistributed(kind: Any) -> Any:
+    """Return a subclass of an optimizer's class that leaves tf.distribute alone."""
+    changed = {
+        name: vars(BaseOptimizer)[name]
+        for name in DISTRIBUTED
+        if name in vars(TFOptimizer) and getattr(kind, name) is vars(TFOptimizer)[name]
+    }
+    if "_backend_update_step" in changed:
+        changed["_backend_update_step"] = _update_beside
+    # Nadam's own calls that of tf.distribute.
+    changed["_distributed_tf_update_step"] = _update_each
+    # Keras's own key is the variable, and Nadam asks for that of what is in it.
+    key = {"_var_key": lambda _, variable: id(getattr(variable, "_value", variable))}
+    return type(kind.__name__, (kind,), changed | (key if "_var_key" in changed else {}))
+
+
+def remade(optimizer: keras.Optimizer) -> keras.Optimizer:
+    """Return an optimizer like another, not built, that leaves tf.distribute alone.
+
+    Raises ValueError for one that cannot be made again from its configuration.
+    """
+    rate = optimizer._learning_rate
+    schedules = keras.optimizers.schedules.LearningRateSchedule, keras.Variable
+    is_called = callable(rate) and not isinstance(rate, schedules)
+    try:
+        if is_called:  # Keras would write down its program.
+            object.__setattr__(optimizer, "_learning_rate", None)
+        config = optimizer.get_config()
+    except Exception as error:
+        raise ValueError(
+            f"The optimizer {type(optimizer).__name__} cannot be made again, to update parts of "
+            f"variables: its get_config raised {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        object.__setattr__(optimizer, "_learning_rate", rate)
+    config |= {"learning_rate": rate} if is_called else {}
+    return undistributed(type(optimizer)).from_config(config)
+
+
+def empty_like(like: Any) -> keras.Variable:
+    """Return an empty variable with as many axes as another, and its name and path."""
+    made = keras.Variable(np.zeros((0,) * len(like.shape), str(like.dtype)), dtype=like.dtype)
+    made._name, made._path = like.name, like.path
+    return made
+
+
+def _update_beside(
+    optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], learning_rate: Any
+) -> None:
+    """Update variables as tf.distribute does: TensorFlow's optimizer then leaves the same alone."""
+    for gradient, variable in zip(gradients, variables, strict=True):
+        variable = getattr(variable, "_value", variable)
+        optimizer.update_step(gradient, variable, learning_rate)
+
+
+def _update_each(optimizer: Any, _: Any, pairs: Sequence[Any], learning_rate: Any) -> None:
+    for gradient, variable in pairs:
+        optimizer.update_step(gradient, variable, learning_rate)
+
+
+def of_any_length(like: Any) -> keras.Variable:
+    """Return a variable of one axis of any length, empty, with the name and path of another."""
+    made = keras.Variable(np.zeros(0, str(like.dtype)), dtype=like.dtype, name=like.name)
+    empty = np.zeros(0, str(like.dtype))
+    made._value = tf.Variable(empty, shape=[None], trainable=True, name=like.name)
+    made._path, made._shape = like.path, (None,)
+    return made
+
+
+@contextmanager
+def adding(optimizer: keras.Optimizer, add: Callable[..., Any]) -> Iterator[None]:
+    """Have an optimizer add its variables by `add(before, reference, **options)` in the block.
+
+    `before(**options)` is how it adds one; `reference` is the variable whose state it is, or None.
+    """
+    add_variable = optimizer.add_variable
+    from_reference = optimizer.add_variable_from_reference
+    references: list[Any] = []
+
+    def added_from(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        references.append(reference_variable)
+        try:
+            if isinstance(getattr(reference_variable, "_value", None), VariableElsewhere):
+                # Not beside its reference, which is on no device.
+                plain = BaseOptimizer.add_variable_from_reference
+                return plain(optimizer, reference_variable, *args, **kwargs)
+            return from_reference(reference_variable, *args, **kwargs)
+        finally:
+            references.pop()
+
+    def added(*args: Any, **kwargs: Any) -> Any:
+        names = ("shape", "initializer", "dtype", "aggregation", "layout", "name")
+        options = dict(zip(names, args, strict=False)) | kwargs
+        return add(add_variable, references[-1] if references else None, **options)
+
+    object.__setattr__(optimizer, "add_variable", added)
+    object.__setattr__(optimizer, "add_variable_from_reference", added_from)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "add_variable")
+        object.__delattr__(optimizer, "add_variable_from_reference")
+
+
+def apply(optimizer: keras.Optimizer, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Have an optimizer use gradients as its class does: `applying_by` does not matter."""
+    type(optimizer)._backend_apply_gradients(optimizer, gradients, variables)
+
+
+def add_without_value(
+    add: Callable[..., Any], options: dict[str, Any], instead: Callable[..., Any]
+) -> Any:
+    """Have an optimizer add a variable without a value: `instead(shape, dtype)` is asked for it."""
+    made = add(**options | {"shape": (), "initializer": "zeros"})
+    made._shape = tuple(options["shape"])
+    free_value(made, instead)
+    return made
+
+
+@contextmanager
+def assigning_values(optimizer: keras.Optimizer) -> Iterator[None]:
+    """Have an optimizer assign nothing to variables without a value in the block."""
+    assign = optimizer.assign
+
+    def assigned(variable: Any, value: Any) -> None:
+        if has_value(variable):
+            assign(variable, value)
+
+    object.__setattr__(optimizer, "assign", assigned)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "assign")
+
+
+def apply_clipped(
+    optimizer: keras.Optimizer, gradients: Sequence[Any], variables: Sequence[Any]
+) -> None:
+    """Have an optimizer use gradients that are clipped already: weight decay, update, averages."""
+    object.__setattr__(optimizer, "_clip_gradients", lambda gradients: gradients)
+    try:
+        with tf.name_scope(optimizer.name):
+            apply(optimizer, gradients, variables)
+    finally:
+        object.__delattr__(optimizer, "_clip_gradients")
+
+
+@contextmanager
+def applying_by(
+    optimizer: keras.Optimizer, apply: Callable[[Sequence[Any], Sequence[Any]], None]
+) -> Iterator[None]:
+    """Have an optimizer hand gradients, scaled back but not clipped, and variables to `apply`."""
+    object.__setattr__(optimizer, "_backend_apply_gradients", apply)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "_backend_apply_gradients")
+
+
+def share_counters(optimizer: keras.Optimizer, other: keras.Optimizer) -> None:
+    """Have an optimizer count steps and read its learning rate where another does."""
+    for name in ("_iterations", "_learning_rate"):
+        object.__setattr__(optimizer, name, getattr(other, name))
+
+
+def own_numbers(optimizer: keras.Optimizer) -> dict[str, Any]:
+    """Return the numbers that an optimizer changes in each step, by attribute, beside its steps."""
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, keras.Variable)
+        and tuple(value.shape) == ()
+        and name not in ("_iterations", "_learning_rate")
+    }
+
+
+def share_exclusions(
+    optimizer: keras.Optimizer, variable: Any, other: keras.Optimizer, original: Any
+) -> None:
+    """Have an optimizer leave a variable out of weight decay if another leaves `original` out."""
+    excluded = other._var_key(original) in getattr(other, EXCLUDED, ())
+    keys = {optimizer._var_key(variable)} if excluded else set()
+    object.__setattr__(optimizer, EXCLUDED, keys)
+    object.__setattr__(optimizer, PATTERN, getattr(other, PATTERN, None))
+
+
+def decays(optimizer: keras.Optimizer, variable: Any) -> bool:
+    """Whether weight decay is for a variable, too."""
+    return bool(optimizer._use_weight_decay(variable))
+
+
+@contextmanager
+def only_training(optimizer: keras.Optimizer, variables: Sequence[Any]) -> Iterator[None]:
+    """Have an optimizer average the weights of some of its variables only, with `use_ema`."""
+    if not optimizer.use_ema:
+        yield
+        return
+    before = optimizer._trainable_variables, optimizer._model_variables_moving_average
+    keys = {optimizer._var_key(variable) for variable in variables}
+    some = [pair for pair in zip(*before, strict=True) if optimizer._var_key(pair[0]) in keys]
+    names = ("_trainable_variables", "_model_variables_moving_average")
+    for name, values in zip(
+        names, ([one for one, _ in some], [two for _, two in some]), strict=True
+    ):
+        object.__setattr__(optimizer, name, values)
+    try:
+        yield
+    finally:
+        for name, values in zip(names, before, strict=True):
+            object.__setattr__(optimizer, name, values)
+
+
+def leaves(optimizer: keras.Optimizer) -> list[keras.Optimizer]:
+    """Return the optimizers within an optimizer that hold no others; itself if it holds none."""
+    if (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
+        return leaves(inner)
+    return getattr(optimizer, "optimizers", None) or [optimizer]
+
+
+def num_slots(optimizer: keras.Optimizer) -> int:
+    """Return how many states an optimizer keeps of each number of a weight."""
+    states = []
+
+    def add(before: Any, reference: Any, **options: Any) -> Any:
+        if reference is not None:
+            states.append(reference)
+        return before(**options)
+
+    made = remade(optimizer)
+    with adding(made, add):
+        made.build([keras.Variable(np.zeros(0, "float32"), name="probe")])
+    return len(states)
+
+
+@contextmanager
+def bounded(
+    optimizer: keras.Optimizer, bounds: Callable[[Sequence[Any]], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Have an optimizer that scales losses update within `bounds(variables)`."""
+    apply = optimizer._common_apply
+
+    def applied(grads: Any, trainable_variables: Any = None) -> None:
+        trained = trainable_variables or optimizer._trainable_variables
+        with bounds(trained):
+            apply(grads, trainable_variables)
+
+    object.__setattr__(optimizer, "_common_apply", applied)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "_common_apply")
