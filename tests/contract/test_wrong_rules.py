@@ -51,6 +51,10 @@ RULES = [
         of("plain", tiling=[2, 1], loss="crossentropy"),
         "the loss 'crossentropy'",
     ),
+    ("a_share_is_skipped", of("plain", num_replicas=2, zero=1), "the same gradients in '"),
+    ("a_share_is_updated_twice", of("plain", num_replicas=2, zero=1), "the same gradients in '"),
+    ("a_share_comes_back_stale", of("plain", num_replicas=2, zero=1), "the same gradients in '"),
+    ("a_gradient_misses_a_replica", of("plain", num_replicas=2, zero=2), "the gradient of '"),
     (
         "each_stage_clips_alone",
         of("plain", stages=2, optimizer_options={"global_clipnorm": 1e-3}),

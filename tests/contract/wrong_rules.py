@@ -10,6 +10,7 @@ from tf_native.mirrored import MirroredBackend
 from tfunet.geometry.reach import Reach
 from tfunet.learning import pass_states
 from tfunet.parallel import losses, rules, window_inputs
+from tfunet.state import shared
 from tfunet.training import staged_network, tiling, whole
 from tfunet.training.state import MetricState
 
@@ -94,3 +95,31 @@ def each_stage_clips_alone(patch):
         "_clipping",
         lambda network, stage, *_: network._owned.optimizers[stage.number]._clip_gradients,
     )
+
+
+def a_share_is_skipped(patch):
+    patch.setattr(shared.SliceUpdate, "update", lambda *_: None)
+
+
+def a_share_is_updated_twice(patch):
+    right = shared.WholeUpdate.update
+
+    def twice(update, gradients):
+        right(update, gradients)
+        right(update, gradients)
+
+    patch.setattr(shared.WholeUpdate, "update", twice)
+
+
+def a_share_comes_back_stale(patch):
+    right = shared.SharedUpdates._packed
+
+    def stale(updates, sent, received, dtype):
+        came = right(updates, sent, received, dtype)
+        return {device: [value * 0.9 for value in values] for device, values in came.items()}
+
+    patch.setattr(shared.SharedUpdates, "_packed", stale)
+
+
+def a_gradient_misses_a_replica(patch):
+    patch.setattr(shared.tf, "add_n", lambda values: values[0] * len(values))

@@ -102,7 +102,7 @@ def test_a_reason_is_told_once():
 
 
 def test_where_nothing_fits_the_nearest_is_named_with_what_is_missing():
-    tiny = machine(memory_bytes=8 * MIB)
+    tiny = machine(memory_bytes=2 * MIB)
     ranking = rank(on=tiny)
     assert ranking.best is None
     assert "MiB are missing" in nothing_fits(ranking)
@@ -147,3 +147,11 @@ def test_words_and_json_name_the_same_layouts():
     rows = [line for line in text.splitlines() if line.startswith("1 ")]
     assert len(rows) == 1
     assert "mirrored, 4 replicas" in rows[0]
+
+
+def test_weights_and_states_that_may_leave_make_a_layout_fit():
+    # The network takes 12 MiB for weights and states alone.
+    small = rank(on=machine(memory_bytes=8 * MIB)).best
+    assert small.layout.swap is not None
+    assert small.num_bytes <= 8 * MIB
+    assert small.parts.copies > 0

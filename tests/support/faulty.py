@@ -73,7 +73,13 @@ def main(folder, hold, full):
 
     try:
         support = LargeModelSupport(
-            0, host=0, disk=folder, allowed=["swap"], threshold_bytes=2**18, note=note
+            0,
+            host=0,
+            disk=folder,
+            weights="none",
+            allowed=["swap"],
+            threshold_bytes=2**18,
+            note=note,
         )
     except ValueError as error:
         print(json.dumps({"refused": str(error)}))

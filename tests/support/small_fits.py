@@ -10,7 +10,15 @@ def support(folder=None, **options):
     """Return support that swaps all that lowers the peak, to a folder if one is given."""
     disk = {} if folder is None else {"host": 0, "disk": folder}
     return LargeModelSupport(
-        0, **{"threshold_bytes": 2**18, "allowed": ["swap"], "verbose": 0, **disk, **options}
+        0,
+        **{
+            "weights": "none",
+            "threshold_bytes": 2**18,
+            "allowed": ["swap"],
+            "verbose": 0,
+            **disk,
+            **options,
+        },
     )
 
 

@@ -57,7 +57,7 @@ def step(budget_bytes, size):
     mask = tf.cast(image[..., 0] > 0, tf.int32)
     ways = ["swap", "recompute"]
     support = LargeModelSupport(
-        budget_bytes, margin=0, threshold_bytes=2**14, allowed=ways, verbose=0
+        budget_bytes, weights="none", margin=0, threshold_bytes=2**14, allowed=ways, verbose=0
     )
     with support.on(model):
         model.train_on_batch(image, mask)

@@ -35,7 +35,9 @@ def compiled_model():
 
 
 def support(budget=0, **options):
-    return LargeModelSupport(budget, threshold_bytes=256, **{"verbose": 0, **options})
+    return LargeModelSupport(
+        budget, threshold_bytes=256, **{"weights": "none", "verbose": 0, **options}
+    )
 
 
 class SplitEvaluations(Strategy):

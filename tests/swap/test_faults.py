@@ -230,7 +230,9 @@ def test_without_room_on_the_host_it_recomputes_instead(monkeypatch):
     results = []
     for limits in ({}, {"host": 0}):
         ways = ["swap", "recompute"]  # Slabs would change the last bits.
-        callback = LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=ways, **limits)
+        callback = LargeModelSupport(
+            0, weights="none", threshold_bytes=256, verbose=0, allowed=ways, **limits
+        )
         results.append((trained("unet 3D", [callback]), set(callback.plans[-1].decisions.values())))
     (free, with_room), (limited, without_room) = results
     assert "swap" in with_room

@@ -22,7 +22,9 @@ def compiled(**options):
 def support(**options):
     # Slabs change the last bits: tests/swap/test_in_slabs.py.
     ways = ["swap", "recompute"]
-    return LargeModelSupport(0, threshold_bytes=256, verbose=0, allowed=ways, **options)
+    return LargeModelSupport(
+        0, weights="none", threshold_bytes=256, verbose=0, allowed=ways, **options
+    )
 
 
 def test_nothing_stays_after_training():
@@ -46,7 +48,7 @@ def test_nothing_stays_after_an_exception_in_a_step():
 def test_it_says_that_planning_begins_and_once_that_onednn_is_off(monkeypatch, capsys):
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)  # As if nobody had chosen.
     model, image, mask = compiled(jit_compile=False)
-    callback = LargeModelSupport(0, threshold_bytes=256)
+    callback = LargeModelSupport(0, weights="none", threshold_bytes=256)
     for _ in range(2):
         model.fit(image, mask, batch_size=2, verbose=0, callbacks=[callback])
     lines = capsys.readouterr().out.splitlines()

@@ -52,7 +52,7 @@ class Told(layers.Layer):
 
 def test_tensor_of_unknown_rank_is_in_nobodys_way():
     losses = []
-    for callbacks in ([LargeModelSupport(0, threshold_bytes=256, verbose=0)], []):
+    for callbacks in ([LargeModelSupport(0, weights="none", threshold_bytes=256, verbose=0)], []):
         keras.utils.set_random_seed(1)
         image = keras.Input((32, 32, 1))
         x = Told()(layers.Conv2D(8, 3, padding="same", activation="tanh")(image))
@@ -70,6 +70,7 @@ def test_tensor_of_unknown_shape_is_kept_and_said_once(kind, threshold_bytes, ca
     both = []
     callback = LargeModelSupport(
         0 if kind == "mask" else "64MiB",
+        weights="none",
         host=0,
         disk=tmp_path,
         threshold_bytes=threshold_bytes,
@@ -113,3 +114,13 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@pytest.mark.parametrize("kind", ["shape", "batch", "mask"])
+def test_weights_leave_where_shapes_are_unknown(kind):
+    both = []
+    for callbacks in ([LargeModelSupport(0, weights="weights", threshold_bytes=0, verbose=0)], []):
+        model, data = with_unknown(kind)
+        with _quiet():
+            both.append(model.fit(data, epochs=2, verbose=0, callbacks=callbacks).history["loss"])
+    np.testing.assert_allclose(*both, rtol=1e-6)

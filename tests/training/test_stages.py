@@ -67,7 +67,7 @@ def test_states_of_an_optimizer_are_shared_out_in_the_order_of_one_device(name):
         model = small()
         owners = owned(model, stage)
         optimizer = getattr(keras.optimizers, name)(0.1, **options)
-        entries = build_optimizer(optimizer, model.trainable_variables, owners, stage)
+        entries, _ = build_optimizer(optimizer, model.trainable_variables, owners, stage)
         assert [entry.shape for entry in entries] == shapes
         assert {entry.stage for entry in entries} == {None, 0, 1}
         for entry in entries:
@@ -146,7 +146,7 @@ def held_by(device, backend, model, mesh, begins="last"):
         )
         for variable in model.variables
     ]
-    states = build_optimizer(
+    states, _ = build_optimizer(
         model.optimizer, model.trainable_variables, owners, mesh.stage_of(device)
     )
     return StageVariables(

@@ -35,7 +35,9 @@ def test_what_is_repeated_waits_for_the_backward_pass_also_where_it_reads_the_ba
     model = KINDS["shared layers"]()
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     strategy = repeating("BiasAdd", "Relu")
-    support = LargeModelSupport(0, threshold_bytes=256, verbose=0, strategy=strategy)
+    support = LargeModelSupport(
+        0, weights="none", threshold_bytes=256, verbose=0, strategy=strategy
+    )
     image, mask = batches(model, "shared layers", num=1)
     with support.on(model):
         model.train_on_batch(image, mask)
@@ -80,7 +82,7 @@ def test_what_a_loss_makes_of_the_mask_waits_for_the_network(monkeypatch):
         image, mask = batches(model, "shared layers", num=1)
         strategy = repeating("Relu", is_placed=is_placed)
         support = LargeModelSupport(
-            0, threshold_bytes=256, margin=0.0, verbose=0, strategy=strategy
+            0, weights="none", threshold_bytes=256, margin=0.0, verbose=0, strategy=strategy
         )
         with support.on(model):
             model.train_on_batch(image, mask)
