@@ -56,7 +56,7 @@ class Away:
         self._undo = contextlib.ExitStack()
         self.left = Left()
         applied = optimizers_of(model)
-        # Those within one that scales losses do the work.
+        # An optimizer that scales losses has another one within it, which does the work.
         optimizers = [leaf for each in applied for leaf in of_optimizers.leaves(each)]
         if leaving == "auto":
             leaving = self._chosen(model, optimizers, budget_bytes)

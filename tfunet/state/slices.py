@@ -20,8 +20,9 @@ class SlicedOptimizer:
     """An optimizer like another one, for one slice of one variable at a time.
 
     The slice and its states pass through variables of TensorFlow, which take over the memory of
-    what they are given, and are empty between steps. So the step is the same as that of whole
-    variables, to the bit: TensorFlow rearranges no sums across a variable that is written and read.
+    what they are given, and hold the last slice until the next. So the step is the same as that of
+    whole variables, to the bit: TensorFlow rearranges no sums across a variable that is written
+    and read.
 
     Args:
         optimizer: A built optimizer of Keras, which scales no loss.

@@ -32,7 +32,7 @@ class _Cut(NamedTuple):
     variable: Any
     sliced: SlicedOptimizer
     gradient: Row
-    value: Row  # Of the variable, or for what passes through the host if the device has it.
+    value: Row  # The variable's own; where the device has that, what passes through the host.
     slots: Sequence[Row]
 
 
