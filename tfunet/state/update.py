@@ -55,7 +55,7 @@ class HostUpdate:
         trained = trained_by(optimizer)
         slots = dict(zip((self._key(each) for each in trained), slots_of(optimizer), strict=True))
         self._cuts: dict[str, _Cut] = {}
-        # Those that decay are updated in another way, and a chunk has numbers of one type.
+        # Weights that decay are updated in another way, and a chunk has numbers of one type.
         kinds: dict[tuple[bool, str], SlicedOptimizer] = {}
         if optimizer.gradient_accumulation_steps or granularity(optimizer) == "variable":
             return
