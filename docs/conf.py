@@ -45,6 +45,7 @@ CONTENTS = {
     "Larger": (
         "choosing",
         "large-models",
+        "many-weights",
         "spatial-parallelism",
         "tiles",
         "pipeline",

@@ -27,6 +27,7 @@ PAGES = [
     "docs/ensembles.md",
     "docs/large-models.md",
     "docs/large-models-internals.md",
+    "docs/many-weights.md",
     "docs/metrics.md",
     "docs/models.md",
     "docs/pipeline.md",

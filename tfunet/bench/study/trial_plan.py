@@ -41,6 +41,7 @@ LATER: Mapping[str, Any] = {
     "shared_memory": True,
     "store": "auto",
     "zero": 0,
+    "swap_weights": None,
     "layout": None,
     "prove": True,
     "gpu_memory": None,

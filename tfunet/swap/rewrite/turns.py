@@ -115,7 +115,7 @@ class Turns:
         # keep it from regrouping others.
         if op.kind in ALIASES | {"IdentityN"} or op.is_regrouped or at not in self._large:
             return "free"
-        if op.kind == "PyFunc" and all(self._trace.tensors[it].num_bytes == 0 for it in op.outputs):
+        if op.kind == "PyFunc" and not op.inputs:
             return "free"  # It reads a weight, and waits with the op that brings it.
         if self._trace.is_forward and (at in self._parts or at in self._ends):
             return "result"
