@@ -18,6 +18,7 @@ from paths import ROOT
 from tensorflow.python.distribute import values
 
 from tfunet.inside import of_fit, of_keras, of_optimizers, of_tensorflow
+from tfunet.inside.replacing import replacing
 from tfunet.models.symbolic import build_symbolic
 
 TESTED = set()
@@ -594,6 +595,43 @@ def test_optimizers_update_some_variables_and_within_bounds(built):
         scaled.apply([tf.ones(3)], [one])
     assert seen == [[id(one)], "after"]
     np.testing.assert_array_equal(one, before - 0.5)
+
+
+class Looking(layers.Dense):
+    """Notes what lies in a folder while it is saved."""
+
+    def __init__(self, units, folder):
+        super().__init__(units)
+        self.folder, self.seen = folder, []
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        self.seen.append(sorted(path.name[:5] for path in self.folder.iterdir()))
+
+
+@of(of_fit.saving_through_file)
+def test_large_models_are_saved_through_a_file_beside_theirs(tmp_path):
+    layer = Looking(2, tmp_path)
+    model = keras.Sequential([layers.Input((4,)), layer])
+    for least in (40, 41):
+        with of_fit.saving_through_file(least, "part-"):
+            model.save(tmp_path / "saved.keras")
+    assert layer.seen == [["part-", "saved"], ["saved"]]
+
+
+def test_replaced_attributes_come_back():
+    class Thing:
+        ours = 1
+
+    thing = Thing()
+    thing.own = 2
+    with replacing(thing, ours=3, own=4), replacing(Thing, ours=5):
+        assert (thing.ours, thing.own, Thing.ours) == (3, 4, 5)
+    assert vars(thing) == {"own": 2}
+    assert Thing.ours == 1
+    with replacing(of_keras, UNSEEDED="another"):
+        assert of_keras.UNSEEDED == "another"
+    assert of_keras.UNSEEDED != "another"
 
 
 @of(of_fit.drawing_by, of_fit.reducing_by, of_fit.synchronized_moments_of)

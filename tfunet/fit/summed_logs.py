@@ -19,6 +19,7 @@ from tfunet.fit.replica import current_rows, summed
 from tfunet.fit.shares import Rows
 from tfunet.inside.of_fit import function_of
 from tfunet.inside.of_tensorflow import updating_alone
+from tfunet.inside.replacing import replacing
 from tfunet.learning.pass_states import states_of
 
 # Metrics that are given numbers, not labels and predictions.
@@ -81,17 +82,13 @@ class Results:
         """Note each result that a metric of a model gives in the block."""
         metrics = _with_inner(model.metrics)
         of_means = [metric for metric in metrics if type(metric).update_state in UPDATES]
-        for metric in metrics:
-            object.__setattr__(metric, "result", self._noted(metric))
-        for metric in of_means:
-            object.__setattr__(metric, "update_state", _by_rows(metric.update_state))
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as stack:
             for metric in metrics:
-                object.__delattr__(metric, "result")
+                stack.enter_context(replacing(metric, result=self._noted(metric)))
             for metric in of_means:
-                object.__delattr__(metric, "update_state")
+                by_rows = _by_rows(metric.update_state)
+                stack.enter_context(replacing(metric, update_state=by_rows))
+            yield
 
     def _noted(self, metric: Any) -> Any:
         original = metric.result

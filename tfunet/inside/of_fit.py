@@ -3,9 +3,10 @@
 As in of_keras.py, each function has one private name.
 """
 
-import contextlib
 import functools
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import keras
@@ -14,6 +15,8 @@ from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.losses import loss as losses
 from keras.src.saving import saving_api, saving_lib
+
+from tfunet.inside.replacing import replacing
 
 # Functions that draw numbers of a shape, which is their first argument.
 DRAWS_OF_SHAPE = (
@@ -102,6 +105,19 @@ def saving() -> Any:
     return saving_api
 
 
+@contextmanager
+def saving_through_file(least_bytes: int, prefix: str) -> Iterator[None]:
+    """Have Keras put weights of so many bytes together in a file, not in memory, before it packs
+    them into the file of a model. The file lies beside that one, and its name begins with `prefix`.
+    """
+
+    def is_small(model: keras.Model) -> bool:
+        return bool(saving_lib.weight_memory_size(model.variables) < least_bytes)
+
+    with replacing(saving_lib, is_memory_sufficient=is_small), replacing(tempfile, template=prefix):
+        yield
+
+
 def around_attributes(instead: Callable[..., Any]) -> None:
     """Call `instead(names, kind)` where saving asks for the attributes that it leaves alone.
 
@@ -110,51 +126,33 @@ def around_attributes(instead: Callable[..., Any]) -> None:
     saving_lib.get_attr_skipset = functools.partial(instead, saving_lib.get_attr_skipset)
 
 
-@contextlib.contextmanager
-def _replaced(place: Any, **values: Any) -> Iterator[None]:
-    before = {name: getattr(place, name) for name in values}
-    for name, value in values.items():
-        setattr(place, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(place, name, value)
-
-
-@contextlib.contextmanager
 def drawing_by(
     of_shape: Callable[..., Any], dropout: Callable[..., Any], categorical: Callable[..., Any]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Draw Keras's random numbers by these in the block; each gets Keras's function first."""
     draws = {name: functools.partial(of_shape, getattr(random, name)) for name in DRAWS_OF_SHAPE}
-    with _replaced(
+    return replacing(
         random,
         dropout=functools.partial(dropout, random.dropout),
         categorical=functools.partial(categorical, random.categorical),
         **draws,
-    ):
-        yield
+    )
 
 
-@contextlib.contextmanager
 def reducing_by(
     apply_mask: Callable[..., Any], reduce_values: Callable[..., Any]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Reduce losses by these in the block; each gets Keras's function first."""
-    with _replaced(
+    return replacing(
         losses,
         apply_mask=functools.partial(apply_mask, losses.apply_mask),
         reduce_values=functools.partial(reduce_values, losses.reduce_values),
-    ):
-        yield
+    )
 
 
-@contextlib.contextmanager
-def synchronized_moments_of(rows: Callable[[Any], Any]) -> Iterator[None]:
+def synchronized_moments_of(rows: Callable[[Any], Any]) -> AbstractContextManager[None]:
     """Synchronize moments in the block over `rows(x)` instead of all rows of x."""
     before = nn._compute_moments_sync
-    with _replaced(
+    return replacing(
         nn, _compute_moments_sync=lambda x, *args, **kwargs: before(rows(x), *args, **kwargs)
-    ):
-        yield
+    )

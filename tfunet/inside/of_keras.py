@@ -1,13 +1,15 @@
 """What Keras keeps to itself, and this package uses; each function has one private name."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import nn
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
+
+from tfunet.inside.replacing import replacing
 
 # Where Keras keeps the generator of random numbers without a seed.
 UNSEEDED = "global_seed_generator"
@@ -82,14 +84,9 @@ def keep_losses_in(layer: Any, terms: Any) -> None:
     object.__setattr__(layer, "_losses", terms)
 
 
-@contextlib.contextmanager
-def moments_from(layer: Any, moments: Callable[..., Any]) -> Iterator[None]:
+def moments_from(layer: Any, moments: Callable[..., Any]) -> AbstractContextManager[None]:
     """Have a batch normalisation take its mean and variance from `moments(inputs, mask)`."""
-    object.__setattr__(layer, "_moments", moments)
-    try:
-        yield
-    finally:
-        object.__delattr__(layer, "_moments")
+    return replacing(layer, _moments=moments)
 
 
 def compiled_metrics(model: keras.Model) -> Any:
@@ -139,16 +136,11 @@ def clipping_of(optimizer: keras.Optimizer) -> Callable[[list[Any]], list[Any]]:
     return clip
 
 
-@contextlib.contextmanager
 def clipping_by(
     optimizer: keras.Optimizer, clip: Callable[[list[Any]], list[Any]]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Have an optimizer clip its gradients by `clip`."""
-    object.__setattr__(optimizer, "_clip_gradients", clip)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "_clip_gradients")
+    return replacing(optimizer, _clip_gradients=clip)
 
 
 def has_value(variable: keras.Variable) -> bool:
@@ -172,18 +164,15 @@ def name_value(variable: keras.Variable, before: Any) -> None:
     getattr(value, "_primary", value)._unique_id = before._unique_id
 
 
-@contextlib.contextmanager
-def making_values(make: Callable[..., None]) -> Iterator[None]:
+def making_values(make: Callable[..., None]) -> AbstractContextManager[None]:
     """Have variables get their first values by `make(before, variable, value)` in the block.
 
     `before(variable, value)` is Keras's way. A value may be a function that returns it.
     """
     before = KerasVariable._initialize
-    KerasVariable._initialize = lambda variable, value: make(before, variable, value)
-    try:
-        yield
-    finally:
-        KerasVariable._initialize = before
+    return replacing(
+        KerasVariable, _initialize=lambda variable, value: make(before, variable, value)
+    )
 
 
 def free_value(variable: keras.Variable, instead: Callable[..., Any]) -> None:
@@ -198,15 +187,10 @@ def instead_of_value(variable: Any) -> Any:
     return variable._initializer if is_free else None
 
 
-@contextlib.contextmanager
-def pooling_by(pool: Callable[..., Any]) -> Iterator[None]:
+def pooling_by(pool: Callable[..., Any]) -> AbstractContextManager[None]:
     """Have Keras's layers pool by `pool(keras_max_pool, inputs, ...)` in the block."""
     before = nn.max_pool
-    nn.max_pool = lambda *args, **kwargs: pool(before, *args, **kwargs)
-    try:
-        yield
-    finally:
-        nn.max_pool = before
+    return replacing(nn, max_pool=lambda *args, **kwargs: pool(before, *args, **kwargs))
 
 
 def unseeded_generator() -> Any:

@@ -1,7 +1,7 @@
 """What Keras's optimizers keep to themselves, and this package uses."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -10,8 +10,9 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-from tfunet.inside.of_keras import free_value, has_value
+from tfunet.inside.of_keras import clipping_by, free_value, has_value
 from tfunet.inside.of_tensorflow import VariableElsewhere
+from tfunet.inside.replacing import replacing
 
 # What an optimizer on TensorFlow does by way of tf.distribute, and any other does itself.
 DISTRIBUTED = (
@@ -45,17 +46,15 @@ def remade(optimizer: keras.Optimizer) -> keras.Optimizer:
     rate = optimizer._learning_rate
     schedules = keras.optimizers.schedules.LearningRateSchedule, keras.Variable
     is_called = callable(rate) and not isinstance(rate, schedules)
+    written = {"_learning_rate": None} if is_called else {}  # Keras would write down its program.
     try:
-        if is_called:  # Keras would write down its program.
-            object.__setattr__(optimizer, "_learning_rate", None)
-        config = optimizer.get_config()
+        with replacing(optimizer, **written):
+            config = optimizer.get_config()
     except Exception as error:
         raise ValueError(
             f"The optimizer {type(optimizer).__name__} cannot be made again, to update parts of "
             f"variables: its get_config raised {type(error).__name__}: {error}"
         ) from error
-    finally:
-        object.__setattr__(optimizer, "_learning_rate", rate)
     config |= {"learning_rate": rate} if is_called else {}
     return undistributed(type(optimizer)).from_config(config)
 
@@ -90,8 +89,7 @@ def of_any_length(like: Any) -> keras.Variable:
     return made
 
 
-@contextmanager
-def adding(optimizer: keras.Optimizer, add: Callable[..., Any]) -> Iterator[None]:
+def adding(optimizer: keras.Optimizer, add: Callable[..., Any]) -> AbstractContextManager[None]:
     """Have an optimizer add its variables by `add(before, reference, **options)` in the block.
 
     `before(**options)` is how it adds one; `reference` is the variable whose state it is, or None.
@@ -116,13 +114,7 @@ def adding(optimizer: keras.Optimizer, add: Callable[..., Any]) -> Iterator[None
         options = dict(zip(names, args, strict=False)) | kwargs
         return add(add_variable, references[-1] if references else None, **options)
 
-    object.__setattr__(optimizer, "add_variable", added)
-    object.__setattr__(optimizer, "add_variable_from_reference", added_from)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "add_variable")
-        object.__delattr__(optimizer, "add_variable_from_reference")
+    return replacing(optimizer, add_variable=added, add_variable_from_reference=added_from)
 
 
 def apply(optimizer: keras.Optimizer, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
@@ -140,8 +132,7 @@ def add_without_value(
     return made
 
 
-@contextmanager
-def assigning_values(optimizer: keras.Optimizer) -> Iterator[None]:
+def assigning_values(optimizer: keras.Optimizer) -> AbstractContextManager[None]:
     """Have an optimizer assign nothing to variables without a value in the block."""
     assign = optimizer.assign
 
@@ -149,35 +140,22 @@ def assigning_values(optimizer: keras.Optimizer) -> Iterator[None]:
         if has_value(variable):
             assign(variable, value)
 
-    object.__setattr__(optimizer, "assign", assigned)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "assign")
+    return replacing(optimizer, assign=assigned)
 
 
 def apply_clipped(
     optimizer: keras.Optimizer, gradients: Sequence[Any], variables: Sequence[Any]
 ) -> None:
     """Have an optimizer use gradients that are clipped already: weight decay, update, averages."""
-    object.__setattr__(optimizer, "_clip_gradients", lambda gradients: gradients)
-    try:
-        with tf.name_scope(optimizer.name):
-            apply(optimizer, gradients, variables)
-    finally:
-        object.__delattr__(optimizer, "_clip_gradients")
+    with clipping_by(optimizer, lambda gradients: gradients), tf.name_scope(optimizer.name):
+        apply(optimizer, gradients, variables)
 
 
-@contextmanager
 def applying_by(
     optimizer: keras.Optimizer, apply: Callable[[Sequence[Any], Sequence[Any]], None]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Have an optimizer hand gradients, scaled back but not clipped, and variables to `apply`."""
-    object.__setattr__(optimizer, "_backend_apply_gradients", apply)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "_backend_apply_gradients")
+    return replacing(optimizer, _backend_apply_gradients=apply)
 
 
 def share_counters(optimizer: keras.Optimizer, other: keras.Optimizer) -> None:
@@ -212,25 +190,20 @@ def decays(optimizer: keras.Optimizer, variable: Any) -> bool:
     return bool(optimizer._use_weight_decay(variable))
 
 
-@contextmanager
-def only_training(optimizer: keras.Optimizer, variables: Sequence[Any]) -> Iterator[None]:
+def only_training(
+    optimizer: keras.Optimizer, variables: Sequence[Any]
+) -> AbstractContextManager[None]:
     """Have an optimizer average the weights of some of its variables only, with `use_ema`."""
     if not optimizer.use_ema:
-        yield
-        return
+        return nullcontext()
     before = optimizer._trainable_variables, optimizer._model_variables_moving_average
     keys = {optimizer._var_key(variable) for variable in variables}
     some = [pair for pair in zip(*before, strict=True) if optimizer._var_key(pair[0]) in keys]
-    names = ("_trainable_variables", "_model_variables_moving_average")
-    for name, values in zip(
-        names, ([one for one, _ in some], [two for _, two in some]), strict=True
-    ):
-        object.__setattr__(optimizer, name, values)
-    try:
-        yield
-    finally:
-        for name, values in zip(names, before, strict=True):
-            object.__setattr__(optimizer, name, values)
+    return replacing(
+        optimizer,
+        _trainable_variables=[variable for variable, _ in some],
+        _model_variables_moving_average=[average for _, average in some],
+    )
 
 
 def leaves(optimizer: keras.Optimizer) -> list[keras.Optimizer]:
@@ -255,10 +228,9 @@ def num_slots(optimizer: keras.Optimizer) -> int:
     return len(states)
 
 
-@contextmanager
 def bounded(
     optimizer: keras.Optimizer, bounds: Callable[[Sequence[Any]], AbstractContextManager[None]]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Have an optimizer that scales losses update within `bounds(variables)`."""
     apply = optimizer._common_apply
 
@@ -267,8 +239,4 @@ def bounded(
         with bounds(trained):
             apply(grads, trainable_variables)
 
-    object.__setattr__(optimizer, "_common_apply", applied)
-    try:
-        yield
-    finally:
-        object.__delattr__(optimizer, "_common_apply")
+    return replacing(optimizer, _common_apply=applied)

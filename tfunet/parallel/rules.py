@@ -25,6 +25,7 @@ from tfunet.geometry.pointwise import (
 from tfunet.geometry.reach import Reach, upsampling_reach
 from tfunet.geometry.receptive_field import window_reach
 from tfunet.inside.of_keras import readers_of
+from tfunet.inside.replacing import replacing
 from tfunet.parallel.border_rules import cropped, padded, zero_padded
 from tfunet.parallel.convolution import can_be_corrected, corrected_convolution
 from tfunet.parallel.group import Borders, SampleGroup, cut_rows
@@ -177,11 +178,8 @@ def convolved(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]
         return corrected_convolution(layer, windows, borders, inputs, kernel)
 
     # No exchange from here on: a replica of this process that waits would see the other's.
-    object.__setattr__(layer, "convolution_op", convolution)
-    try:
+    with replacing(layer, convolution_op=convolution):
         return Part(tensor=layer(own, **kwargs), bounds=windows.bounds)
-    finally:
-        object.__delattr__(layer, "convolution_op")
 
 
 def max_pooled(group: SampleGroup, layer: Any, part: Part, kwargs: dict[str, Any]) -> Part:

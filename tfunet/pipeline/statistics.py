@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfunet.geometry.kinds import is_own
 from tfunet.inside.of_keras import all_layers
+from tfunet.inside.replacing import replacing
 
 # A layer, with the mean and the variance of what it was called with.
 Moments = tuple[Any, list[tf.Tensor]]
@@ -74,13 +75,11 @@ class DeferredStatistics:
         """Note the statistics of micro-batch `number`, which is run in the block, and keep the
         moving ones as they are. A second run of it changes nothing."""
         calls: list[Moments] = []
-        for layer in self._layers:
-            object.__setattr__(layer, "call", partial(_noted_call, layer, calls))
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as stack:
             for layer in self._layers:
-                object.__delattr__(layer, "call")
+                call = partial(_noted_call, layer, calls)
+                stack.enter_context(replacing(layer, call=call))
+            yield
         self._calls.setdefault(number, calls)
 
     def end(self) -> None:

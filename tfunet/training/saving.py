@@ -8,11 +8,15 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfunet.files.atomic import PARTIAL
+from tfunet.inside.of_fit import saving_through_file
 from tfunet.inside.of_keras import all_layers
 from tfunet.record import MODEL, WEIGHTS, RunFolder
 
 # Models and layers of these packages are known to be saved whole.
 PROVED = ("keras", "tfunet")
+# Keras puts the file of a model together in memory, which then has the weights up to three times.
+MOST_IN_MEMORY = 2**28
 
 
 def file_of(model: keras.Model, folder: RunFolder) -> str:
@@ -40,7 +44,8 @@ def save(model: keras.Model, folder: RunFolder, name: str) -> None:
     """
     with folder.replacing(name) as path, _without_optimizer(model):
         if name == MODEL:
-            model.save(path)
+            with saving_through_file(MOST_IN_MEMORY, PARTIAL):
+                model.save(path)
         else:
             model.save_weights(path)
 
