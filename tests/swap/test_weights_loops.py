@@ -154,3 +154,45 @@ def test_weight_that_a_function_of_a_layer_reads_is_refused():
     x = np.ones((4, 8), "float32")
     with pytest.raises(ValueError, match="so that it has no gradient"):
         model.fit(x, x[:, :4], verbose=0, callbacks=[support])
+
+
+class Mapped(keras.layers.Layer):
+    def __init__(self, way, **options):
+        super().__init__(**options)
+        self.way = way
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]), name="kernel")
+
+    def call(self, x):
+        def row(given):
+            kernel = before if self.way == "before" else tf.convert_to_tensor(self.kernel)
+            return tf.linalg.matvec(kernel, given)
+
+        def rows(given):
+            return tf.map_fn(row, given[None])[0]
+
+        before = tf.convert_to_tensor(self.kernel) if self.way == "before" else None
+        if self.way == "within":
+            return tf.map_fn(lambda given: tf.vectorized_map(row, given[None])[0], x)
+        return tf.vectorized_map(rows if self.way == "around" else row, x)
+
+
+@pytest.mark.parametrize("way", ["alone", "around", "within", "before"])
+def test_weight_that_is_read_for_all_elements_at_once_has_a_gradient_or_is_refused(way):
+    found = []
+    x = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
+    for weights in ("none", "weights"):
+        keras.utils.set_random_seed(1)
+        image = keras.Input((8,))
+        model = keras.Model(image, layers.Dense(4)(Mapped(way)(image)))
+        model.compile("sgd", "mse")
+        support = LargeModelSupport("1GiB", weights=weights, threshold_bytes=16, verbose=0)
+        is_refused = weights == "weights" and way != "before"
+        refused = pytest.raises(ValueError, match="leaves it without a gradient")
+        with refused if is_refused else contextlib.nullcontext():
+            model.fit(x, x[:, :4], verbose=0, callbacks=[support])
+        found.append(model.get_weights())
+    if way == "before":
+        for plain, other in zip(*found, strict=True):
+            np.testing.assert_array_equal(plain, other)

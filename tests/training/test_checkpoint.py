@@ -2,6 +2,7 @@
 
 import io
 import random
+import tracemalloc
 
 import keras
 import numpy as np
@@ -86,3 +87,27 @@ def test_a_damaged_one_is_named(saved):
         if error is not None:
             assert str(path) in str(error)
             np.testing.assert_array_equal(variables[0].numpy(), [5, 5])
+
+
+def test_no_two_values_are_in_memory_when_they_come_back(tmp_path):
+    folder, variables = RunFolder(tmp_path), [keras.Variable([0.0])] * 16
+    checkpoint.save(folder, (np.full(2**18, float(i)) for i in range(16)), {}, vars(FOUND))
+    seen = []
+
+    class Taking(EveryVariable):
+        shapes = [(2**18,)] * 16
+
+        def restore(self, values):
+            seen.extend(value[0] for value in values)
+
+    backend = SingleDevice(Launch())
+    topology = backend.start()
+    held = Taking(backend, topology, keras.Sequential(), variables)
+    tracemalloc.start()
+    try:
+        checkpoint.restore(folder, backend, topology, held, FACTS)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert seen == list(range(16))
+    assert most < 4 * 2**18 * 8

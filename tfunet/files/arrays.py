@@ -4,9 +4,9 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -67,20 +67,51 @@ def load_arrays(
         return {name: _array(archive, member, name) for name, member in members.items()}
 
 
+def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of an .npz file, which is read to see that it is whole.
+
+    Raises OSError, or one of tfunet.files.typed.DAMAGED.
+    """
+    with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise FieldError(f"{damaged} has other bytes than were written")
+        shapes = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(MEMBER)
+            with archive.open(member) as content:
+                shapes[name] = _header(content, member, name)[0]
+        return shapes
+
+
+def each_array(path: Path, names: Iterable[str]) -> Iterator[np.ndarray]:
+    """Yield arrays of an .npz file, none of which is in memory when the next one is read."""
+    with open_to_read(path) as file, zipfile.ZipFile(file) as archive:
+        for name in names:
+            yield _array(archive, archive.getinfo(name + MEMBER), name)
+
+
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> np.ndarray:
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }.get(version)
-        if not member.filename.endswith(MEMBER) or read is None:
-            raise FieldError(f"{name} is no array")
-        shape, is_fortran, dtype = read(file)
-        claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
-        if dtype.hasobject or claimed != there:
-            raise FieldError(
-                f"{name} claims to be {dtype} of shape {shape}, {claimed} bytes, and has {there}"
-            )
-        content = np.frombuffer(bytearray(file.read(there)), dtype)
+        shape, is_fortran, dtype = _header(file, member, name)
+        content = np.frombuffer(bytearray(file.read()), dtype)
         return content.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _header(
+    file: IO[bytes], member: zipfile.ZipInfo, name: str
+) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return the shape of an array, whether it is in Fortran's order, and its type."""
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }.get(version)
+    if not member.filename.endswith(MEMBER) or read is None:
+        raise FieldError(f"{name} is no array")
+    shape, is_fortran, dtype = read(file)
+    claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+    if dtype.hasobject or claimed != there:
+        raise FieldError(
+            f"{name} claims to be {dtype} of shape {shape}, {claimed} bytes, and has {there}"
+        )
+    return shape, is_fortran, dtype

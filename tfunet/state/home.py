@@ -16,6 +16,9 @@ from tfunet.inside.of_tensorflow import VariableElsewhere, add_control_inputs, o
 from tfunet.swap.storage.rows import Row, Rows
 from tfunet.timing.stamps import unordered
 
+# TensorFlow traces in a scope of this name what tf.vectorized_map does.
+VECTORIZED = "loop_body"
+
 
 @dataclass
 class _Order:
@@ -26,8 +29,11 @@ class _Order:
         writes: What a read that is made now waits for.
         begins: By the name of a read: the op that the next write waits for.
         parts: What branches and loops take that read or write it, and are not made yet.
+        is_inner: Whether the graph is that of a function which another one called when it was
+            traced.
     """
 
+    is_inner: bool
     reads: list[tf.Operation] = field(default_factory=list)
     writes: list[tf.Operation] = field(default_factory=list)
     begins: dict[str, tf.Operation] = field(default_factory=dict)
@@ -49,6 +55,7 @@ class HomedVariable(VariableElsewhere):
     def fetched(self) -> tf.Tensor:
         if tf.executing_eagerly():
             return tf.constant(self.numbers())
+        self._check_not_mapped()
         order = self.order()
         copy = self._brought(order.writes)
         order.reads.append(copy.op)
@@ -75,8 +82,11 @@ class HomedVariable(VariableElsewhere):
         """Return what reads and writes it in the graph of the scope."""
         graph = tf.compat.v1.get_default_graph()
         if graph not in self.orders:
-            self.orders[graph] = _Order()
-            if (outside := outside_of(graph)) is not None:
+            outside = outside_of(graph)
+            outer = getattr(graph, "outer_graph", None)
+            is_inner = outside is None and hasattr(outer, "outer_graph")
+            self.orders[graph] = _Order(is_inner=is_inner)
+            if outside is not None:
                 with outside.as_default():
                     begins = self._begin_part()
                 # This makes the op with the part wait.
@@ -97,10 +107,23 @@ class HomedVariable(VariableElsewhere):
     def is_read_by_function(self) -> bool:
         """Whether not the graph of the scope reads it, but a function, whose gradient nobody
         knows."""
-        others = [each for each in self.orders if outside_of(each) is None]
-        return tf.compat.v1.get_default_graph() not in self.orders and any(
-            hasattr(each.outer_graph, "outer_graph") for each in others
-        )
+        here = tf.compat.v1.get_default_graph()
+        return here not in self.orders and any(each.is_inner for each in self.orders.values())
+
+    def _check_not_mapped(self) -> None:
+        """Raise ValueError in tf.vectorized_map, which makes another op of a read, for which there
+        is no gradient."""
+        graph = tf.compat.v1.get_default_graph()
+        while graph is not None:
+            # The graph of a loop within is named after the scope.
+            if VECTORIZED in f"{graph.get_name_scope()} {getattr(graph, 'name', '')}":
+                raise ValueError(
+                    f"The weight {self.name!r} is off the device, and tf.vectorized_map reads it, "
+                    "which leaves it without a gradient. Read it before "
+                    "(keras.ops.convert_to_tensor), or keep weights on the device: "
+                    "weights='none' (swap_weights)."
+                )
+            graph = getattr(graph, "outer_graph", None)
 
     def again(self, name: str, after: Sequence[tf.Operation]) -> tf.Tensor:
         """Return the value as a read found it, brought to the device once more, after ops."""

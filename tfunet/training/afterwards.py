@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import psutil
 import tensorflow as tf
 
 from tfunet.backend import Backend, Topology
@@ -25,6 +27,8 @@ from tfunet.training.epochs import Trainer
 from tfunet.training.staged_network import StagedNetwork
 from tfunet.training.step import Step
 from tfunet.training.step_memory import NO_ACCOUNT, step_memory
+
+NO_COPY = "host memory has no room for a second copy of weights and states."
 
 
 @final
@@ -52,8 +56,12 @@ def measure(trainer: Trainer) -> Measurements:
     peaks = _peak_bytes(backend, topology)
     has_parts = config.time_parts and topology.num_replicas > 1 and not config.synthetic
     pipeline = trainer.steps.pipeline
-    if isinstance(pipeline, TilePipeline) and not config.time_parts:
-        # Steps over whole samples, tile by tile, take long.
+    # Steps over whole samples, tile by tile, take long.
+    has_more = not isinstance(pipeline, TilePipeline) or config.time_parts
+    if has_more and _lacks_copy(attempt, network.variables):
+        attempt.say(f"Left out, what more steps would have told: {NO_COPY}")
+        has_more = False
+    if not has_more:
         return Measurements(
             elapsed_seconds=elapsed_seconds, peaks=peaks, turns=(), parts={}, step=Measured()
         )
@@ -159,6 +167,13 @@ def _is_full(attempt: Attempt) -> bool:
     if attempt.config.cpu_memory is None or attempt.support is None:
         return False
     return bool(attempt.backend.sum(np.array([float(attempt.support.gives_up)])).any())
+
+
+def _lacks_copy(attempt: Attempt, variables: Sequence[Any]) -> bool:
+    """Whether a process has no room for what further steps change, to have it again afterwards."""
+    room = psutil.virtual_memory().available / 2 / attempt.topology.process_count
+    needed = sum(math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in variables)
+    return bool(attempt.backend.sum(np.array([float(needed > room)])).any())
 
 
 def _timed(attempt: Attempt, step: Step, batches: Any) -> float:

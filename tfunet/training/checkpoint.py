@@ -2,14 +2,15 @@
 
 import json
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfunet.backend import Backend, Topology
-from tfunet.files.arrays import load_arrays
+from tfunet.files.arrays import each_array, load_arrays, shapes_in
 from tfunet.files.typed import DAMAGED, RecordError, check_known_fields
 from tfunet.record import RunFolder
 from tfunet.training.held import Held
@@ -55,32 +56,41 @@ def restore(
     model, or is damaged.
     """
     arrays: dict[str, np.ndarray] = {}
-    values: list[np.ndarray] = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    path = folder.path / NAME
     if topology.is_chief and exists(folder):
-        arrays = _read(folder.path / NAME, kinds)
-        names = sorted(name for name in arrays if name.startswith("variable_"))
-        values = [arrays.pop(name) for name in names]
+        with _explaining(path):
+            shapes = shapes_in(path)
+            others = {name for name in shapes if not name.startswith("variable_")}
+            arrays = load_arrays(path, names=others)
+            # A metric or a callback may hold NaN or infinity.
+            check_known_fields(json.loads(arrays["facts"].tobytes()), kinds)
+    names = sorted(shapes.keys() - arrays.keys())
     text = share_bytes(backend, topology, arrays.pop("facts", np.zeros(0, np.uint8)))
     if not text:
         return None
-    if topology.is_chief and [value.shape for value in values] != held.shapes:
+    if topology.is_chief and [shapes[name] for name in names] != held.shapes:
         raise ValueError(
-            f"{folder.path / NAME} holds the weights of another model or optimizer. Choose "
+            f"{path} holds the weights of another model or optimizer. Choose "
             "another folder, or delete that file to start anew."
         )
-    held.restore(values)
+    held.restore(_each(path, names))
     return arrays, json.loads(text)
 
 
-def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _each(path: Path, names: Sequence[str]) -> Iterator[np.ndarray]:
+    if names:
+        with _explaining(path):
+            yield from each_array(path, names)
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
     try:
-        arrays = load_arrays(path)
-        # A metric or a callback may hold NaN or infinity.
-        check_known_fields(json.loads(arrays["facts"].tobytes()), kinds)
+        yield
     except (OSError, *DAMAGED) as error:
         why = f"{error or type(error).__name__}. Delete it to start anew, or choose another folder"
         raise RecordError(path, why) from error
-    return arrays
 
 
 def exists(folder: RunFolder) -> bool:

@@ -1,6 +1,6 @@
 """What a process holds of a run's variables: all of them, or those of its stage."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -26,7 +26,7 @@ class Held(Protocol):
     def values(self) -> Iterator[np.ndarray]:
         """Yield the values of all variables, on the chief; other processes send theirs."""
 
-    def restore(self, values: Sequence[np.ndarray]) -> None:
+    def restore(self, values: Iterable[np.ndarray]) -> None:
         """Take over the chief's values of all variables."""
 
     def share(self) -> None:
@@ -65,7 +65,7 @@ class EveryVariable:
             if self.topology.is_chief:
                 yield value
 
-    def restore(self, values: Sequence[np.ndarray]) -> None:
+    def restore(self, values: Iterable[np.ndarray]) -> None:
         given = values if self.topology.is_chief else [None] * len(self.variables)
         for variable, value in zip(self.variables, given, strict=True):
             if isinstance(variable, SharedSlot):

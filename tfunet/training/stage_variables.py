@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -110,11 +110,12 @@ class StageVariables:
             if self.topology.is_chief:
                 yield value
 
-    def restore(self, values: Sequence[np.ndarray]) -> None:
-        for at, entry in enumerate(self.entries):
+    def restore(self, values: Iterable[np.ndarray]) -> None:
+        given = iter(values)
+        for entry in self.entries:
             wide = np.zeros(entry.shape)
             if self.topology.is_chief:
-                wide = values[at].astype(np.float64)
+                wide = next(given).astype(np.float64)
             self._assign(entry, self.backend.sum(wide))
 
     def share(self) -> None:
