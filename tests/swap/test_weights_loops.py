@@ -169,16 +169,13 @@ class Mapped(keras.layers.Layer):
             kernel = before if self.way == "before" else tf.convert_to_tensor(self.kernel)
             return tf.linalg.matvec(kernel, given)
 
-        def rows(given):
-            return tf.map_fn(row, given[None])[0]
-
         before = tf.convert_to_tensor(self.kernel) if self.way == "before" else None
         if self.way == "within":
             return tf.map_fn(lambda given: tf.vectorized_map(row, given[None])[0], x)
-        return tf.vectorized_map(rows if self.way == "around" else row, x)
+        return tf.vectorized_map(row, x)
 
 
-@pytest.mark.parametrize("way", ["alone", "around", "within", "before"])
+@pytest.mark.parametrize("way", ["alone", "within", "before"])
 def test_weight_that_is_read_for_all_elements_at_once_has_a_gradient_or_is_refused(way):
     found = []
     x = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")

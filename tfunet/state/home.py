@@ -115,8 +115,7 @@ class HomedVariable(VariableElsewhere):
         is no gradient."""
         graph = tf.compat.v1.get_default_graph()
         while graph is not None:
-            # The graph of a loop within is named after the scope.
-            if VECTORIZED in f"{graph.get_name_scope()} {getattr(graph, 'name', '')}":
+            if VECTORIZED in graph.get_name_scope():
                 raise ValueError(
                     f"The weight {self.name!r} is off the device, and tf.vectorized_map reads it, "
                     "which leaves it without a gradient. Read it before "
