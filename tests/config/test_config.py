@@ -105,8 +105,10 @@ def test_batch_is_given_per_replica_or_for_all(given, replica_batch, global_batc
             "combined with backend_options.compression: .* or leave out compression",
         ),
         ({"zero": 1, "xla": True}, "zero = 1 cannot be combined with xla: the exchange"),
-        ({"zero": 1, "swap": "auto"}, "zero = 1 cannot be combined with swap: large-model"),
-        ({"zero": 1, "callbacks": ({"name": "LargeModelSupport"},)}, "combined with swap: large"),
+        (
+            {"zero": 1, "swap": "auto", "swap_weights": "state"},
+            'zero = 1 cannot be combined with swap_weights = "state": .* leave out swap_weights',
+        ),
         ({"warmup_epochs": -1}, "not be negative"),
         ({"on_bad_sample": "ignore"}, "Known: refuse, skip"),
         ({"folds": 1}, "folds must be at least 2"),

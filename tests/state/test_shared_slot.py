@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfunet.state.shared import SharedState
 from tfunet.state.shared_slot import SharedSlot, gathering, on_devices, with_slots
+from tfunet.swap.arena.device_memory import sizes
 
 
 def alone(values):
@@ -54,6 +55,9 @@ def test_what_devices_hold_is_parts():
     *same, part = on_devices(optimizer.variables)
     assert same == counters
     assert part.shape == [56]  # Of 120 elements the first device has 64.
+    # The counter of steps, the learning rate, the part; of two devices of a process each has half.
+    assert sizes(optimizer.variables) == [8, 4, 8 * 56]
+    assert sizes(optimizer.variables, num_devices=2) == [8, 4, 4 * 56]
 
 
 def test_optimizer_that_is_built_already_is_refused():

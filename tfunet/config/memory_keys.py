@@ -28,8 +28,8 @@ class MemoryKeys(Section):
             its first step.
         swap_weights: What may leave beside tensors: "state" (the states of optimizers, and
             gradients; the host updates the weights), "weights" (these, too: each comes to the
-            device to be read), "none", or "auto": what leaves a quarter of `swap` to activations.
-            By default "auto".
+            device to be read), "none", or "auto": what leaves a quarter of `swap` to activations;
+            with `zero` nothing. By default "auto".
         cpu_memory: Limit of TensorFlow's CPU memory in each process, such as "400MiB". With it
             you can try large-model support on a CPU, as if on a small device. By default there
             is no limit.

@@ -84,13 +84,14 @@ class RunConfig(
 
     def _check_zero_alone(self) -> None:
         """Raise ValueError for what states that are shared out cannot be combined with."""
-        supported = any("LargeModelSupport" in str(one.get("name")) for one in self.callbacks)
+        if self.swap_weights in ("state", "weights"):
+            raise ValueError(
+                f"zero = {self.zero} cannot be combined with swap_weights = "
+                f"{json.dumps(self.swap_weights)}: what devices share out does not leave them. For "
+                "states in host memory leave out zero; to share them out leave out swap_weights."
+            )
         unable = {
             "xla": (self.xla, "the exchange between devices cannot be compiled"),
-            "swap": (
-                self.swap is not None or supported,
-                "large-model support takes whole states off the device",
-            ),
             "tournament": (bool(self.tournament), "trainers exchange whole states of optimizers"),
         }
         for key, (is_asked, why) in unable.items():

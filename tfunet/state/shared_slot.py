@@ -49,6 +49,12 @@ class SharedSlot:
             part.assign(tf.reshape(value[first : first + end - begin], part.shape))
             first += end - begin
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of what this process has of it."""
+        elements = sum(end - begin for begin, end, _ in self.parts)
+        return elements * tf.as_dtype(self.dtype).size
+
     def own(self) -> np.ndarray:
         """Return what this process has of it among zeros, in float64: those of all add up."""
         wide = np.zeros(math.prod(self.shape))
@@ -98,6 +104,11 @@ def with_slots(variables: Sequence[Any]) -> list[Any]:
         slot if isinstance(slot, SharedSlot) else variable
         for slot, variable in zip(slots, variables, strict=True)
     ]
+
+
+def are_shared(variables: Sequence[Any]) -> bool:
+    """Whether devices share out any of these variables."""
+    return any(isinstance(one, SharedSlot) for one in with_slots(variables))
 
 
 def on_devices(variables: Sequence[Any]) -> list[Any]:

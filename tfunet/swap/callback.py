@@ -21,8 +21,9 @@ from tfunet.graph.gradient_sums import in_order_of_graph
 from tfunet.graph.step import Trace
 from tfunet.machine import device
 from tfunet.process.terminal import lines_of
-from tfunet.state.away import Away, Left
+from tfunet.state.away import Away, Left, optimizers_of
 from tfunet.state.home import made_at_home
+from tfunet.state.shared_slot import are_shared
 from tfunet.swap import compiled, planning
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory, step_bytes
@@ -194,9 +195,12 @@ class LargeModelSupport(keras.callbacks.Callback):
             print(lines_of(line), flush=True)
 
     @contextmanager
-    def on(self, model: keras.Model) -> Iterator["LargeModelSupport"]:
-        """Support a model while the context lasts: for `train_on_batch` and your own loops."""
-        self._install(model)
+    def on(self, model: keras.Model, *, trains: bool = True) -> Iterator["LargeModelSupport"]:
+        """Support a model while the context lasts: for `train_on_batch` and your own loops.
+
+        One that does not train keeps its optimizer as it is.
+        """
+        self._install(model, trains=trains)
         try:
             yield self
         finally:
@@ -261,22 +265,30 @@ class LargeModelSupport(keras.callbacks.Callback):
         """
         if self._away is not None and self._away.model is model:
             return
-        leaving = self.weights
-        if self._stage is not None or local_replicas(model) > 1:
-            if leaving not in ("auto", "none"):
-                where = "with stages" if self._stage is not None else "with several replicas"
-                raise ValueError(
-                    f"weights={leaving!r} (swap_weights) is not built for a process {where}. Leave "
-                    "it out, or give each replica a process: multiworker or horovod."
-                )
-            leaving = "none"
+        obstacle = self._keeps_all_here(model)
+        if obstacle and self.weights not in ("auto", "none"):
+            raise ValueError(f"weights={self.weights!r} (swap_weights) {obstacle}")
+        leaving: Leaving = "none" if obstacle else self.weights
         budget = device_memory.in_bytes(self.budget)
         self._away = Away(model, leaving, budget, self.threshold_bytes, self._rows)
+        self._away.has_more &= not obstacle
         left = self._away.left
         if self.verbose and self._has_left and not self._told_of_left:
             self._told_of_left = True
             line = text.left_line(left.weights, left.states, self._rows.disk_used)
             print(lines_of(line), flush=True)
+
+    def _keeps_all_here(self, model: keras.Model) -> str:
+        """Return why no weights or states can leave the device, in words; "" if some can."""
+        if any(are_shared(optimizer.variables) for optimizer in optimizers_of(model)):
+            return "is not built for states that devices share out. Leave out one of them."
+        where = "stages" if self._stage is not None else "several replicas"
+        if self._stage is None and local_replicas(model) == 1:
+            return ""
+        return (
+            f"is not built for a process with {where}. Leave it out, or give each replica a "
+            "process: multiworker or horovod."
+        )
 
     def plan_stage(self, variables: Sequence[Any]) -> None:
         """From now on plan steps of a stage of a pipeline, whose device has these variables only.
@@ -323,7 +335,7 @@ class LargeModelSupport(keras.callbacks.Callback):
         self._budget = device_memory.in_bytes(self.budget)
         if trains:
             self.take_off(model)
-        self._held = self._stage or WholeNetwork(model)
+        self._held = self._stage or WholeNetwork(model, local_replicas(model))
         self._first_bytes = device_memory.join_regions(self.budget)
         steps = {
             "train_step": taken_over(model.train_step, self._rewrite),

@@ -37,12 +37,13 @@ class HeldPart(Protocol):
 @final
 @dataclass(frozen=True)
 class WholeNetwork:
-    """A model."""
+    """A model, which so many devices of this process have."""
 
     model: keras.Model
+    num_devices: int = 1
 
     def sizes(self) -> list[int]:
-        return device_memory.variable_bytes(self.model)
+        return device_memory.variable_bytes(self.model, self.num_devices)
 
     def read(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> Read:
         return reader.read(ops, results)

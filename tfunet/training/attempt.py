@@ -143,6 +143,6 @@ def _support(config: RunConfig, *, tells: bool) -> LargeModelSupport | None:
         host=config.swap_host,
         disk=config.swap_disk,
         disk_size=config.swap_disk_size,
-        weights=config.swap_weights or "auto",
+        weights="none" if config.zero else config.swap_weights or "auto",
         verbose=int(tells),
     )

@@ -65,9 +65,11 @@ def compiled_model(
             metrics=batch_metrics(model, task.source, metrics, loss),
             say=say,
         )
+        if config.zero:
+            return model  # Without the state of its optimizer, which devices share out.
         if support is not None:
             support.take_off(model)
-        elif not task.config.zero:  # Otherwise without the state that devices share out.
+        else:
             model.optimizer.build(model.trainable_variables)
     return model
 

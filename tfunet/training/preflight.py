@@ -113,7 +113,7 @@ def _forward(
         look = whole if run is None else on_devices(forward)
         return _output(look, model, image), kinds()
     planned = support.evaluating(forward, what="the look at the model")
-    with support.on(model):
+    with support.on(model, trains=False):
         look = on_devices(planned)
         return _output(support.guarding(look, evaluates=True), model, image), kinds()
 

@@ -86,7 +86,8 @@ class WholeModel:
         exchange = None if made.groups is None else made.groups.exchange
         model, sharing = made.model, Sharing(attempt, exchange)
         with backend.scope():
-            if not model.optimizer.built:
+            # Who has built it already made all states on each device: with zero, that is refused.
+            if config.zero or not model.optimizer.built:
                 sharing.build(model.optimizer, model.trainable_variables)
         used = look_at_step(
             model,

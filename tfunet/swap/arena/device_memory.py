@@ -14,6 +14,7 @@ from tfunet.graph.step import Trace
 from tfunet.inside.of_tensorflow import address_of
 from tfunet.machine import device
 from tfunet.state.home import home_of
+from tfunet.state.shared_slot import SharedSlot, with_slots
 from tfunet.swap.arena.arena import ALIGNMENT, FIRST_REGION_BYTES, Memory
 
 # How many scalars have a place of their own.
@@ -121,17 +122,23 @@ def resident_bytes(model: keras.Model) -> int:
     return sum(variable_bytes(model))
 
 
-def variable_bytes(model: keras.Model) -> list[int]:
-    """Return the bytes of each weight and of each of the optimizer's variables."""
+def variable_bytes(model: keras.Model, num_devices: int = 1) -> list[int]:
+    """Return the bytes of each weight and of each of the optimizer's variables; see `sizes`."""
     optimizer = getattr(model, "optimizer", None)
     optimizer = optimizer.variables if optimizer else ()
-    return sizes((*model.variables, *optimizer))
+    return sizes((*model.variables, *optimizer), num_devices)
 
 
-def sizes(variables: Sequence[Any]) -> list[int]:
-    """Return the bytes that each variable takes of the device: none if it is off the device."""
-    here = (variable.value for variable in variables if home_of(variable) is None)
-    return [reader.num_bytes(value) for value in here]
+def sizes(variables: Sequence[Any], num_devices: int = 1) -> list[int]:
+    """Return the bytes that each variable takes of the device: none if it is off the device.
+
+    What devices share out takes as much of each of the `num_devices` of this process.
+    """
+    return [
+        one.num_bytes // num_devices if isinstance(one, SharedSlot) else reader.num_bytes(one.value)
+        for one in with_slots(variables)
+        if home_of(one) is None
+    ]
 
 
 def free_pieces() -> tuple[int, ...]:
