@@ -77,6 +77,18 @@ def test_loops_are_named_since_they_are_not_timed(name, data, size, tmp_path):
     assert len(predicted.untimed) >= 2
 
 
+def test_devices_share_out_states(config):
+    def resident_bytes(optimizer, **changes):
+        changed = dataclasses.replace(config, optimizer=optimizer, optimizer_options={}, **changes)
+        return forecast(changed, DEVICES["h100-pcie5"]).resident_bytes
+
+    weights, with_states = resident_bytes("sgd"), resident_bytes("adam")
+    shared = resident_bytes(
+        "adam", backend="horovod", num_replicas=2, global_batch=4, zero=1, swap="auto"
+    )
+    assert shared - weights == pytest.approx((with_states - weights) / 2, rel=1e-3)
+
+
 def test_what_fits_nowhere_is_said(config):
     assert not forecast(config, DEVICES["v100-pcie3"], memory_bytes=20 * MIB).fits
 

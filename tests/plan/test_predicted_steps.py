@@ -1,13 +1,14 @@
 """What a step takes in each layout, for a network of round numbers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from planned_run import chain_of, facts, machine
 
 from tfunet.config.amount import GIB, MIB
 from tfunet.pipeline.chain import Chain, ChainLayer, Variable
-from tfunet.plan.facts import part_share, pass_bytes
+from tfunet.plan.facts import Update, part_share, pass_bytes
 from tfunet.plan.layout import Layout
 from tfunet.plan.machine import of_cores
 from tfunet.plan.predict import Predictor
@@ -154,6 +155,25 @@ def test_what_is_less_may_be_computed_again():
     held = kept.num_bytes - 12 * MIB
     share = (kept.num_bytes - 170 * MIB) / held
     assert found.parts.copies == pytest.approx(kept.parts.computation / 3 * share)
+
+
+def test_beside_states_that_are_shared_out_only_activations_leave():
+    run = facts(update=Update(slots=2, seconds=1e-3, zero=1))
+    place = Layout(backend="multiworker", num_replicas=4, accumulation=2)
+    kept = predict(place, run=run)
+    # Weights, and a quarter of two states.
+    held = kept.num_bytes - 6 * MIB
+
+    def copies(limit):
+        swapped = replace(place, swap=f"{limit}MiB")
+        return predict(swapped, run=run, on=machine(memory_bytes=limit * MIB)).parts.copies
+
+    share = (kept.num_bytes - 51 * MIB) / held
+    assert copies(60) == pytest.approx(kept.parts.computation / 3 * share)
+    # In two passes. States that are not shared out would leave here.
+    moved = 2 * (kept.num_bytes - 20.4 * MIB)
+    hidden = 0.8 * kept.parts.computation / 2
+    assert copies(24) == pytest.approx(2 * (moved / 1e9 - hidden))
 
 
 @pytest.mark.parametrize(

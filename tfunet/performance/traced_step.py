@@ -1,7 +1,7 @@
 """Traces one replica's training step without running it, and predicts the memory that it takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import keras
@@ -13,7 +13,7 @@ from tfunet.data.task import Task
 from tfunet.graph import reader
 from tfunet.graph.step import Trace
 from tfunet.inside.of_keras import build_metrics
-from tfunet.swap.arena.device_memory import sizes, variable_bytes
+from tfunet.swap.arena.device_memory import sizes
 from tfunet.swap.plan.schedule import memory, schedule
 from tfunet.training.compiled_model import compiled_model
 from tfunet.training.loss import make_loss
@@ -60,6 +60,9 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
             "A step in stages, or on parts or tiles of samples, is not traced here: `tfunet plan "
             "RUN.toml` predicts its time and memory."
         )
+    # An optimizer of one device has all states, of which each device has a share.
+    sharing = config.num_devices if config.zero else 1
+    task = replace(task, config=replace(config, zero=0))
     keras.config.set_dtype_policy(config.precision)
     loss = make_loss(task, class_weights(config, task.source))
     model = compiled_model(task, loss)
@@ -81,6 +84,9 @@ def traced_step(config: RunConfig, task: Task) -> TracedStep:
         trace=trace,
         samples=samples,
         weight_bytes=sizes(model.trainable_variables),
-        variables_bytes=variable_bytes(model),
+        variables_bytes=[
+            *sizes(model.variables),
+            *(size // sharing for size in sizes(model.optimizer.variables)),
+        ],
         more_bytes=reader.num_bytes(image) + reader.num_bytes(truth) + trace.constant_bytes,
     )

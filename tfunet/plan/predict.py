@@ -405,6 +405,7 @@ class Predictor:
         """Return the cost without what `swap_weights` takes off the device, and the bytes of
         weights and states that stay. The host's update takes as long as two copies of all rows."""
         facts = self.facts
+        resident = facts.variable_bytes - self._bytes_of_others(layout, facts.gradient_bytes)
         large = sum(facts.large_weights)
         trained, largest = facts.gradient_bytes, max(facts.large_weights, default=0)
         in_one = facts_of(layout.backend).one_process and layout.num_devices > 1
@@ -415,9 +416,9 @@ class Predictor:
             slots=facts.update.slots,
             budget_bytes=budget,
         )
-        stays = layout.stages > 1 or in_one or not large or leaving == "none"
-        if cost.num_bytes <= budget or stays:
-            return cost, facts.variable_bytes
+        is_one = layout.stages == 1 and not in_one and not facts.update.zero
+        if cost.num_bytes <= budget or not is_one or not large or leaving == "none":
+            return cost, resident
         off, copies = facts.update.slots * large, large
         if leaving == "weights":
             off, copies = off + large - LAYERS_HERE * largest, 2 * large
