@@ -96,6 +96,11 @@ def test_what_a_model_was_compiled_with(model):
     of_keras.build_metrics(model, tf.ones((1, 4, 4, 1)), tf.ones((1, 4, 4, 2)))
     assert [metric.name for metric in of_keras.compiled_metrics(model).metrics] == ["mae"]
     assert of_keras.loss_tracker(model).name == "loss"
+    fresh = keras.Sequential([keras.Input((2,)), layers.Dense(1)])
+    fresh.compile("sgd", "mse", metrics=["mae"])
+    of_keras.build_metrics(fresh, tf.ones((1, 2)), tf.ones((1, 1)))
+    assert of_keras.compiled_metrics(fresh).built
+    assert not fresh.optimizer.built
     assert of_keras.compiled_metrics(keras.Sequential()) is None
     assert of_keras.compile_config(model).config["loss"] == "mse"
     assert of_keras.compile_config(keras.Sequential()) is None
