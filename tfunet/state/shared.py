@@ -130,17 +130,9 @@ class SharedState:
         is_whole = part.end - part.begin == math.prod(variable.shape)
         with tf.device(device if is_whole else "CPU:0"):
             whole = WholeUpdate(self.inner, variable)
-        if is_whole:
-            states = whole.slots
-        else:
-            with tf.device(device):
-                states = [
-                    tf.Variable(
-                        tf.reshape(tf.convert_to_tensor(slot), [-1])[part.begin : part.end],
-                        trainable=False,
-                    )
-                    for slot in whole.slots
-                ]
+        states = (
+            whole.slots if is_whole else [_own_part(slot, part, device) for slot in whole.slots]
+        )
         for slot, state in zip(slots, states, strict=True):
             begin, end = (0, math.prod(slot.shape)) if is_whole else (part.begin, part.end)
             slot.parts.append((begin, end, state))
@@ -160,6 +152,15 @@ class SharedState:
             key = [variable_key(self.inner, variable) for variable in update.variables]
             update.update([by_key[each] for each in key if each in by_key])
         updates[-1].end_step()
+
+
+def _own_part(slot: Any, part: Part, device: str) -> tf.Variable:
+    """Return a variable on a device with a part of a state, which need not stay."""
+    with tf.device("CPU:0"):
+        flat = tf.reshape(tf.convert_to_tensor(slot), [-1])[part.begin : part.end]
+    with tf.device(device):
+        # A copy: these elements may lie in the memory of all.
+        return tf.Variable(tf.raw_ops.DeepCopy(x=flat), trainable=False)
 
 
 class PartUpdate(Protocol):
