@@ -412,9 +412,12 @@ class SharedUpdates:
             came = dict.fromkeys(others, cut[me])
         else:
             sizes = [end - begin for _, begin, end in parts[me]]
-            came = self._packed(
-                {device: cut[device] for device in others}, dict.fromkeys(others, sizes), dtype
-            )
+            # Not before its own are made, too: an exchange may hold the only thread, and layers of
+            # all devices exchange something to make those that the others send.
+            with tf.control_dependencies(list(gradients.values())):
+                came = self._packed(
+                    {device: cut[device] for device in others}, dict.fromkeys(others, sizes), dtype
+                )
         came[me] = cut[me]
         return {
             part.at: tf.add_n([came[device][i] for device in state.devices]) / len(state.devices)
