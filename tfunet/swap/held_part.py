@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfunet.graph import reader
 from tfunet.graph.shared_rows import largest_message, with_shared_rows
 from tfunet.graph.step import Trace
+from tfunet.state.shared_slot import are_shared
 from tfunet.swap.arena import device_memory
 from tfunet.swap.arena.arena import Memory
 from tfunet.swap.plan.diagnosis import SPLITTING
@@ -46,7 +47,11 @@ class WholeNetwork:
         return device_memory.variable_bytes(self.model, self.num_devices)
 
     def read(self, ops: Sequence[tf.Operation], results: Sequence[tf.Tensor]) -> Read:
-        return reader.read(ops, results)
+        trace, handles = reader.read(ops, results)
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer and are_shared(optimizer.variables):  # Others send whole weights.
+            trace = with_shared_rows(trace, ops)
+        return trace, handles
 
     def left(self, memory: Memory, trace: Trace) -> Memory:
         return memory
