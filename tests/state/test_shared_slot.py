@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfunet.state.home import home_of
 from tfunet.state.shared import SharedState
 from tfunet.state.shared_slot import SharedSlot, gathering, on_devices, with_slots
+from tfunet.swap import LargeModelSupport
 from tfunet.swap.arena.device_memory import sizes
 
 
@@ -76,3 +78,14 @@ def test_optimizer_that_does_not_say_whose_a_state_is_is_refused():
 
     with pytest.raises(ValueError, match=r"Own keeps the state '\S*table', of which it does not"):
         built(Own(), [keras.Variable(np.ones(3))])
+
+
+def test_support_takes_nothing_off_beside_states_that_are_shared_out():
+    model = keras.Sequential([keras.Input((40,)), keras.layers.Dense(3)])
+    model.compile("adam", "mse")
+    built(model.optimizer, model.trainable_variables)
+    with pytest.raises(ValueError, match=r"weights='state' \(swap_weights\) .* devices share out"):
+        LargeModelSupport("1GiB", weights="state", verbose=0).take_off(model)
+    # Without them, all would leave.
+    LargeModelSupport("1KiB", threshold_bytes=1, verbose=0).take_off(model)
+    assert not any(map(home_of, model.variables))
