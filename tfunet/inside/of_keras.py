@@ -115,12 +115,8 @@ def loss_tracker(model: keras.Model) -> Any:
 
 def build_metrics(model: keras.Model, images: Any, truth: Any) -> None:
     """Make the variables of compiled metrics, as `fit` does, but none of the optimizer."""
-    optimizer = model.optimizer
-    object.__setattr__(model, "optimizer", None)
-    try:
+    with replacing(model, optimizer=None):
         model._symbolic_build(data_batch=(images, truth))
-    finally:
-        object.__setattr__(model, "optimizer", optimizer)
 
 
 def variable_key(optimizer: keras.Optimizer, variable: Any) -> str:

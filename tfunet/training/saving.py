@@ -1,8 +1,7 @@
 """How a run keeps its model: proved before the first step, since many steps are lost after."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,6 +10,7 @@ import numpy as np
 from tfunet.files.atomic import PARTIAL
 from tfunet.inside.of_fit import saving_through_file
 from tfunet.inside.of_keras import all_layers
+from tfunet.inside.replacing import replacing
 from tfunet.record import MODEL, WEIGHTS, RunFolder
 
 # Models and layers of these packages are known to be saved whole.
@@ -42,22 +42,12 @@ def save(model: keras.Model, folder: RunFolder, name: str) -> None:
 
     The checkpoint has that state, and in stages a process has only a part of it.
     """
-    with folder.replacing(name) as path, _without_optimizer(model):
+    with folder.replacing(name) as path, replacing(model, optimizer=None):
         if name == MODEL:
             with saving_through_file(MOST_IN_MEMORY, PARTIAL):
                 model.save(path)
         else:
             model.save_weights(path)
-
-
-@contextmanager
-def _without_optimizer(model: keras.Model) -> Iterator[None]:
-    optimizer = getattr(model, "optimizer", None)  # A model that is not compiled has none.
-    model.optimizer = None
-    try:
-        yield
-    finally:
-        model.optimizer = optimizer
 
 
 def _prove(model: keras.Model, folder: RunFolder) -> None:
@@ -69,7 +59,7 @@ def _prove(model: keras.Model, folder: RunFolder) -> None:
     try:
         for variable, value in zip(variables, values, strict=True):
             variable.assign(_another(value))
-        with _without_optimizer(model):
+        with replacing(model, optimizer=None):
             model.load_weights(path)
         lost = _differing(variables, values)
     except (ValueError, KeyError) as error:
