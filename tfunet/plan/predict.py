@@ -412,7 +412,7 @@ class Predictor:
         leaving = chosen(
             weight_bytes=facts.variable_bytes - facts.update.slots * trained,
             trained_bytes=trained,
-            largest_bytes=largest,
+            together_bytes=largest,
             slots=facts.update.slots,
             budget_bytes=budget,
         )

@@ -7,8 +7,9 @@
 """
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import keras
@@ -16,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfunet.inside import of_optimizers
-from tfunet.inside.of_keras import trained_by
+from tfunet.inside.of_keras import has_value, trained_by
 from tfunet.state.home import bring_back, home_of, made_at_home, send_home, updating
 from tfunet.state.slots import slots_of
 from tfunet.state.update import HostUpdate
@@ -38,11 +39,12 @@ class Away:
     """What leaves the device of a model's weights and its optimizers' states.
 
     Args:
-        model: A built model.
+        model: A built model. Variables without a value are those of other stages.
         leaving: What leaves; see the module.
         budget_bytes: Device memory for training.
         least_bytes: Smaller weights stay, with their states.
         rows: Where it goes.
+        build: Builds its optimizer; by default for all weights that are trained.
 
     Attributes:
         left: What left.
@@ -50,7 +52,13 @@ class Away:
     """
 
     def __init__(
-        self, model: keras.Model, leaving: Leaving, budget_bytes: int, least_bytes: int, rows: Rows
+        self,
+        model: keras.Model,
+        leaving: Leaving,
+        budget_bytes: int,
+        least_bytes: int,
+        rows: Rows,
+        build: Callable[[], None] | None = None,
     ) -> None:
         self.model, self._rows, self._least_bytes = model, rows, least_bytes
         self._undo = contextlib.ExitStack()
@@ -58,9 +66,12 @@ class Away:
         applied = optimizers_of(model)
         # An optimizer that scales losses has another one within it, which does the work.
         optimizers = [leaf for each in applied for leaf in of_optimizers.leaves(each)]
+        build = build or partial(_build, model)
+        variables = [each for each in model.variables if has_value(each)]
         if leaving == "auto":
-            leaving = self._chosen(model, optimizers, budget_bytes)
-        for variable in model.variables:
+            is_stage = len(variables) < len(model.variables)
+            leaving = _chosen(variables, optimizers, budget_bytes, is_stage=is_stage)
+        for variable in variables:
             is_home = home_of(variable) is not None
             leaves = leaving == "weights" and variable.trainable and self._is_large(variable)
             if leaves and not is_home:
@@ -68,14 +79,14 @@ class Away:
             elif is_home and not leaves:
                 with model.distribute_strategy.scope():
                     bring_back(variable)
-        has_large = any(map(self._is_large, model.trainable_variables))
+        has_large = any(self._is_large(each) for each in variables if each.trainable)
         self.has_more = has_large and leaving != "weights"
         if leaving == "none" or not has_large:
-            _build(model)
+            build()
             return
         for optimizer in optimizers:
             self._send_states(optimizer)
-        _build(model)
+        build()
         for optimizer in optimizers:
             if optimizer.built:
                 update = HostUpdate(optimizer, rows)
@@ -84,24 +95,11 @@ class Away:
             if not any(optimizer is each for each in optimizers):
                 self._undo.enter_context(of_optimizers.bounded(optimizer, updating))
         states = [slot for each in optimizers if each.built for slot in each.variables]
-        self.left = Left(weights=_bytes_off(model.variables), states=_bytes_off(states))
+        self.left = Left(weights=_bytes_off(variables), states=_bytes_off(states))
 
     def end(self) -> None:
         """Let the optimizers update as ever. What left stays where it is, and can be read."""
         self._undo.close()
-
-    def _chosen(
-        self, model: keras.Model, optimizers: Sequence[keras.Optimizer], budget_bytes: int
-    ) -> Leaving:
-        """Return what leaves so that the rest takes no more than a share of the budget."""
-        trained = [*map(_bytes_of, model.trainable_variables)]
-        return chosen(
-            weight_bytes=sum(map(_bytes_of, model.variables)),
-            trained_bytes=sum(trained),
-            largest_bytes=max(trained, default=0),
-            slots=max((of_optimizers.num_slots(each) for each in optimizers), default=0),
-            budget_bytes=budget_bytes,
-        )
 
     def _is_large(self, variable: Any) -> bool:
         # A bias comes between two ops that TensorFlow may run as one, which would wait for itself.
@@ -135,6 +133,25 @@ def optimizers_of(model: keras.Model) -> list[keras.Optimizer]:
         if is_new:
             found.append(each)
     return found
+
+
+def _chosen(
+    variables: Sequence[Any],
+    optimizers: Sequence[keras.Optimizer],
+    budget_bytes: int,
+    *,
+    is_stage: bool,
+) -> Leaving:
+    """Return what leaves so that the rest takes no more than a share of the budget."""
+    trained = [_bytes_of(each) for each in variables if each.trainable]
+    return chosen(
+        weight_bytes=sum(map(_bytes_of, variables)),
+        trained_bytes=sum(trained),
+        # A stage adds up the gradients of its micro-batches before any of them leaves.
+        together_bytes=sum(trained) if is_stage else max(trained, default=0),
+        slots=max((of_optimizers.num_slots(each) for each in optimizers), default=0),
+        budget_bytes=budget_bytes,
+    )
 
 
 def _build(model: keras.Model) -> None:

@@ -258,10 +258,11 @@ class LargeModelSupport(keras.callbacks.Callback):
             return nullcontext()
         return made_at_home(self._rows, self.threshold_bytes)
 
-    def take_off(self, model: keras.Model) -> None:
+    def take_off(self, model: keras.Model, build: Callable[[], None] | None = None) -> None:
         """Take what is to leave of a model's weights, and its optimizers' states, off the device.
 
         Training does so when it begins. Before its optimizer is built, states are not made there.
+        `build` builds it for the weights of a stage.
         """
         if self._away is not None and self._away.model is model:
             return
@@ -270,7 +271,7 @@ class LargeModelSupport(keras.callbacks.Callback):
             raise ValueError(f"weights={self.weights!r} (swap_weights) {obstacle}")
         leaving: Leaving = "none" if obstacle else self.weights
         budget = device_memory.in_bytes(self.budget)
-        self._away = Away(model, leaving, budget, self.threshold_bytes, self._rows)
+        self._away = Away(model, leaving, budget, self.threshold_bytes, self._rows, build)
         self._away.has_more &= not obstacle
         left = self._away.left
         if self.verbose and self._has_left and not self._told_of_left:
@@ -282,12 +283,11 @@ class LargeModelSupport(keras.callbacks.Callback):
         """Return why no weights or states can leave the device, in words; "" if some can."""
         if any(are_shared(optimizer.variables) for optimizer in optimizers_of(model)):
             return "is not built for states that devices share out. Leave out one of them."
-        where = "stages" if self._stage is not None else "several replicas"
-        if self._stage is None and local_replicas(model) == 1:
+        if local_replicas(model) == 1:
             return ""
         return (
-            f"is not built for a process with {where}. Leave it out, or give each replica a "
-            "process: multiworker or horovod."
+            "is not built for a process with several replicas. Leave it out, or give each replica "
+            "a process: multiworker or horovod."
         )
 
     def plan_stage(self, variables: Sequence[Any]) -> None:

@@ -4,15 +4,13 @@ On most backends a stage has a process, which makes the variables of this stage 
 `mirrored` the stages are devices of one process.
 """
 
-import contextlib
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, final
 
 import keras
 import tensorflow as tf
 
-from tfunet.backend import Backend
 from tfunet.learning import optimizers
 from tfunet.learning.averaging import Averaging, Switch
 from tfunet.learning.own_metric import of_batches
@@ -57,7 +55,7 @@ class InStages:
 
     def scope(self) -> AbstractContextManager[Any]:
         # Not the backend's: its variables would be the same in all processes.
-        return contextlib.nullcontext()
+        return nullcontext()
 
     def make(self, loss: keras.Loss) -> keras.Model:
         attempt, source = self._attempt, self._data.task.source
@@ -99,6 +97,7 @@ class InStages:
             more=self._optimizer,
             devices=names,
             zero=attempt.config.zero,
+            support=attempt.support,
         )
         sums: dict[int, list[tf.Variable]] = {device: [] for device in stages}
         if self._data.tiles is not None:
@@ -129,7 +128,7 @@ class InStages:
             split=made.split,
             log=log,
         )
-        return StagedModel(attempt.backend, made, network, owned)
+        return StagedModel(attempt, made, network, owned)
 
     def alike(self, attempt: Attempt, data: RunData) -> "InStages":
         return InStages(attempt, data, self._costs, self._cut)
@@ -156,7 +155,8 @@ class InStages:
         )
         if not has_values:
             return build_symbolic(build, precision=keras.config.dtype_policy().name)
-        model = build()
+        with nullcontext() if attempt.support is None else attempt.support.making():
+            model = build()
         if weights is not None:
             attempt.say(load_initial_weights(model, weights))
         return model
@@ -188,15 +188,19 @@ class InStages:
 class StagedModel:
     """A model whose layers are in stages; see `Placed`."""
 
-    support = None  # Each stage is planned by itself.
-
     def __init__(
-        self, backend: Backend, made: Assembled, network: StagedNetwork, owned: Owned
+        self, attempt: Attempt, made: Assembled, network: StagedNetwork, owned: Owned
     ) -> None:
-        self._backend, self._made, self._network, self._owned = backend, made, network, owned
+        self._backend, self._made = attempt.backend, made
+        self._network, self._owned, self.support = network, owned, attempt.support
+        if self.support is not None:
+            network.plan_with([self.support])
 
     def run(self, _: Any, image: tf.Tensor) -> tf.Tensor:
-        return on_devices(self._backend, self._made.split, self._network.predict, image)
+        predict = self._network.predict
+        if self.support is not None:
+            predict = self.support.evaluating(predict, what="the look at the model")
+        return on_devices(self._backend, self._made.split, predict, image)
 
     def looking(self) -> AbstractContextManager[None]:
         return looking_at_all()

@@ -5,10 +5,11 @@ belongs to no variable, such as the number of steps and the learning rate, the o
 it in each step.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, final
 
@@ -23,8 +24,10 @@ from tfunet.inside.of_optimizers import adding, assigning_values
 from tfunet.parallel.mesh import Mesh
 from tfunet.pipeline.network import NodeGraph
 from tfunet.pipeline.schedules import homes
+from tfunet.state.home import home_of
 from tfunet.state.shared import SharedState
 from tfunet.state.shared_slot import Sum, with_slots
+from tfunet.swap import LargeModelSupport
 from tfunet.training.held import EveryVariable, Held
 from tfunet.training.stage_variables import Elsewhere, StageVariable, StageVariables
 
@@ -161,13 +164,13 @@ class Owned:
         ]
 
     def num_bytes(self, stage: int) -> int:
-        """Return the bytes of a stage's variables."""
+        """Return the bytes of a stage's variables on its device."""
         return sum(
             math.prod(entry.shape)
             * tf.as_dtype(entry.dtype).size
             // (self.num_holders if entry.is_shared else 1)
             for entry in self.entries
-            if entry.stage in (None, stage)
+            if entry.stage in (None, stage) and home_of(entry.variable) is None
         )
 
     def common_state(self, stage: int) -> list[tuple[Any, tf.Tensor]]:
@@ -191,6 +194,7 @@ def own_variables(
     more: Callable[[], keras.Optimizer],
     devices: Mapping[int, str],
     zero: int = 0,
+    support: LargeModelSupport | None = None,
 ) -> Owned:
     """Keep the variables of this process's stages, and build the optimizers for them.
 
@@ -199,6 +203,7 @@ def own_variables(
         more: Makes another optimizer like the model's.
         devices: The names of the devices of this process, if it has several stages.
         zero: Whether processes of a stage share out the state of its optimizer.
+        support: Takes weights and states off the device that do not fit, if it has one stage.
     """
     names = [devices[device] for device in sorted(devices)]
     first = mesh.stage_of(topology.local_replicas.start)
@@ -207,16 +212,25 @@ def own_variables(
         place_own(model.variables, owners, names)
         optimizers |= {stage: more() for stage in range(1, len(names))}
     else:
-        keep_own(model.variables, owners, first)
+        with nullcontext() if support is None else support.making():
+            keep_own(model.variables, owners, first)
     weights = _weights(model, owners)
     states: dict[int, list[StageVariable]] = {}
     shared = None
     sum_over = backend.sum if zero and mesh.num_devices > mesh.stages else None
-    for stage, optimizer in optimizers.items():
-        with tf.device(names[stage]) if devices else contextlib.nullcontext():
-            states[stage], shared = build_optimizer(
-                optimizer, model.trainable_variables, owners, stage, sum_over
-            )
+
+    def build(stage: int) -> None:
+        nonlocal shared
+        states[stage], shared = build_optimizer(
+            optimizers[stage], model.trainable_variables, owners, stage, sum_over
+        )
+
+    for stage in optimizers:
+        with tf.device(names[stage]) if devices else nullcontext():
+            if support is None or devices:
+                build(stage)
+            else:
+                support.take_off(model, partial(build, stage))
     entries = [
         *weights,
         *(

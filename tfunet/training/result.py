@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,7 +28,9 @@ def write_result(
     if (predicted := attempt.folder.read_predicted()) is not None:
         result["predicted"] = predicted
     attempt.begin("saving")
-    trainer.network.held.complete()
+    # The chief gets the weights of other stages, for which its device may have no room.
+    with nullcontext() if attempt.support is None else attempt.support.making():
+        trainer.network.held.complete()
     if attempt.topology.is_chief:
         since = time.perf_counter()
         saving.save(trainer.network.model, attempt.folder, trainer.network.file)

@@ -17,6 +17,7 @@ from tfunet.pipeline.noise import draws_otherwise
 from tfunet.pipeline.own_stage import OwnStage
 from tfunet.pipeline.statistics import batch_normalizations
 from tfunet.process.full_memory import OF_STAGE
+from tfunet.state.home import home_of
 from tfunet.swap import LargeModelSupport
 from tfunet.swap.plan.plan import Plan
 from tfunet.training.attempt import Attempt
@@ -111,6 +112,7 @@ class StageLog:
             _bytes_of(variable)
             for variables in (self._owned.variables, *self._sums.values())
             for variable in variables
+            if home_of(variable) is None
         ]
         self._forecast_bytes = sum(sizes) + forecast_bytes([*logs.values()], sizes)
 
