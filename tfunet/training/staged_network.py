@@ -219,7 +219,13 @@ class StagedNetwork:
         own = tf.add_n(squares) if squares else tf.zeros((), dtype)
         norm = tf.sqrt(stage.sum_over_stages(own))
         scale = limit * tf.minimum(1.0 / norm, 1.0 / limit)
-        return lambda given: [gradient * tf.cast(scale, gradient.dtype) for gradient in given]
+
+        def clipped(gradient: tf.Tensor) -> tf.Tensor:
+            # Otherwise TensorFlow's optimizer multiplies the scale by the learning rate first, but
+            # not where gradients leave the device in between.
+            return tf.ensure_shape(gradient * tf.cast(scale, gradient.dtype), gradient.shape)
+
+        return lambda given: [*map(clipped, given)]
 
     def _cast(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(images, self._model.compute_dtype)
