@@ -47,7 +47,11 @@ SETTINGS = RUN | {
     "shared_memory": False,
     "schedule": "1f1b",
 }
-BY_TENSORFLOW = {"backend": "multiworker"}
+BY_TENSORFLOW = {
+    "backend": "multiworker",
+    "optimizer": "sgd",
+    "optimizer_options": {"momentum": 0.9, "global_clipnorm": 0.1},
+}
 BY_HOROVOD = {"backend": "horovod", "recompute": True}
 
 
