@@ -528,6 +528,17 @@ def test_states_are_added_in_another_way(built):
     assert references == [*[each for each in references if each is one or each is other]]
     assert len(references) == 6 == 2 * of_optimizers.num_slots(optimizer)
     assert all(any(state is own for own in made.variables) for _, state in added)
+    inner, within = of_optimizers.remade(optimizer), []
+
+    def add_within(before, reference, **options):
+        within.append((reference, before(**options)))
+        return within[-1][1]
+
+    with of_optimizers.adding(inner, add), of_optimizers.adding(inner, add_within):
+        inner.build([one, other])
+    assert added[-len(within) :] == within
+    assert len(within) == 6
+    assert "add_variable" not in vars(inner)
     scaled = keras.optimizers.LossScaleOptimizer(optimizer)
     assert of_optimizers.leaves(scaled) == [optimizer] == of_optimizers.leaves(optimizer)
     if hasattr(keras.optimizers, "MultiOptimizer"):

@@ -96,12 +96,14 @@ def adding(optimizer: keras.Optimizer, add: Callable[..., Any]) -> AbstractConte
     """
     add_variable = optimizer.add_variable
     from_reference = optimizer.add_variable_from_reference
+    is_inner = "add_variable" in vars(optimizer)  # A block around this one adds them, too.
     references: list[Any] = []
 
     def added_from(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
         references.append(reference_variable)
         try:
-            if isinstance(getattr(reference_variable, "_value", None), VariableElsewhere):
+            is_off = isinstance(getattr(reference_variable, "_value", None), VariableElsewhere)
+            if is_off and not is_inner:
                 # Not beside its reference, which is on no device.
                 plain = BaseOptimizer.add_variable_from_reference
                 return plain(optimizer, reference_variable, *args, **kwargs)
