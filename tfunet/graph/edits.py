@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from tfunet.graph.shared_rows import SPLITS
 from tfunet.graph.step import READS, SHAPE_READERS
 from tfunet.inside.of_tensorflow import set_attribute, set_input
 
@@ -57,7 +58,7 @@ def identity(tensor: tf.Tensor, after: Sequence[tf.Operation]) -> tf.Tensor:
         tf.device(tensor.device),
         named_after(tensor.op),
     ):
-        return tf.identity(tensor, name="after")
+        return _same(tensor, name="after")
 
 
 def done(op: tf.Operation) -> tf.Operation:
@@ -66,7 +67,18 @@ def done(op: tf.Operation) -> tf.Operation:
     if not op.outputs:
         return op
     with tf.control_dependencies(None), tf.device(op.device):
-        return tf.identity(op.outputs[0]).op
+        return _same(op.outputs[0]).op
+
+
+def _same(tensor: tf.Tensor, name: str | None = None) -> tf.Tensor:
+    """Return the values of a tensor from an op of their own, whose control edges TensorFlow keeps.
+
+    TensorFlow puts an identity of each part of a split before the split, where one waits for what
+    is made of another part. It does not optimize the graph any further then: last bits change.
+    """
+    if tensor.op.type in SPLITS:
+        return tf.raw_ops.EnsureShape(input=tensor, shape=tensor.shape, name=name)
+    return tf.identity(tensor, name=name)
 
 
 def kept_apart(op: tf.Operation) -> None:
