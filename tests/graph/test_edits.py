@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfunet.graph.edits import forget_shape_readers
+from tfunet.graph.edits import done, forget_shape_readers, identity
 
 
 def test_nobody_holds_a_tensor_for_its_shape_or_for_that_of_the_weights_beside_it():
@@ -29,3 +29,21 @@ def test_nobody_holds_a_tensor_for_its_shape_or_for_that_of_the_weights_beside_i
     for reader in large.consumers():
         if reader.type in ("Rank", "ShapeN", "Size"):
             assert not any(output.consumers() for output in reader.outputs)
+
+
+def test_a_part_of_a_split_may_wait_for_another():
+    def sums(parts_wait):
+        @tf.function
+        def step(image, *terms):
+            first, second = tf.split(image, 2)
+            if parts_wait:
+                second = identity(second, [done(first.op)])
+            a, b, c, d = terms
+            # TensorFlow computes it in another order, unless it fails to optimize the graph.
+            return tf.cumsum(second), (a + b) + (c + d)
+
+        return step(tf.ones([4, 3]), *(tf.fill([3], number) for number in (1e8, 1.0, -1e8, 1.0)))
+
+    for one, other in zip(sums(False), sums(True), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert sums(True)[1].numpy().all()
