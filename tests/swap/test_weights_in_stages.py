@@ -23,10 +23,12 @@ import os
 from tfunet.swap import LargeModelSupport
 
 
-def support(weights, host=None, disk=None, first_only=False):
+def support(weights, budget="1GiB", host=None, disk=None, first_only=False):
     if first_only and os.environ["HOROVOD_RANK"] != "0":
         weights = "none"
-    return LargeModelSupport("1GiB", weights=weights, host=host, disk=disk, threshold_bytes=256)
+    return LargeModelSupport(
+        budget, weights=weights, allowed=["swap"], host=host, disk=disk, threshold_bytes=256
+    )
 """
 # The processes of a run end in the middle of it, where they are told to.
 ENDING = """
@@ -106,8 +108,12 @@ def supported(folder, **options):
     return [{"name": "off:support", **options}]
 
 
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
 def hash_of(folder):
-    return json.loads((folder / "result.json").read_text())["weights_hash"]
+    return result_of(folder)["weights_hash"]
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +150,21 @@ def test_weights_are_those_of_a_run_with_all_on_the_devices(
     assert code == exit_codes.OK, output
     assert "off the device" in output
     assert hash_of(tmp_path / "run") == plain(**settings)
+
+
+@pytest.mark.multiprocess
+def test_weights_are_the_same_where_what_a_stage_receives_leaves(tmp_path, cache):
+    hashes = []
+    # oneDNN rounds otherwise where it fuses ops.
+    exact = {"TF_ENABLE_ONEDNN_OPTS": "0"}
+    for callbacks in ([], supported(tmp_path, weights="none", budget="1MiB")):
+        folder = tmp_path / f"run{len(hashes)}"
+        settings = SETTINGS | BY_TENSORFLOW | {"steps": 1, "callbacks": callbacks}
+        code, output = train(folder, cache, (), exact, **settings)
+        assert code == exit_codes.OK, output
+        hashes.append(hash_of(folder))
+    assert min(result_of(folder)["pipeline"]["swapped_tensors"]) > 0
+    assert hashes[0] == hashes[1]
 
 
 @pytest.mark.multiprocess
