@@ -172,7 +172,7 @@ def _is_full(attempt: Attempt) -> bool:
 def _lacks_copy(attempt: Attempt, variables: Sequence[Any]) -> bool:
     """Whether a process has no room for what further steps change, to have it again afterwards."""
     room = psutil.virtual_memory().available / 2 / attempt.topology.process_count
-    needed = sum(math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in variables)
+    needed = sum(math.prod(each.shape) for each in variables) * tf.float32.size
     return bool(attempt.backend.sum(np.array([float(needed > room)])).any())
 
 
