@@ -75,6 +75,7 @@ def supported(folder, backend, allowed, threshold_bytes=1024, name="tfunet.swap:
         "budget": 0,
         "threshold_bytes": threshold_bytes,
         "allowed": allowed,
+        "weights": "none",
     }
     return runs.train(
         folder,
