@@ -17,6 +17,7 @@ from kinds import KINDS, batches
 from paths import ROOT
 from strategies import AllThatMayGo
 
+from tfunet import exit_codes
 from tfunet.inside.of_tensorflow import uses_onednn
 from tfunet.swap import LargeModelSupport
 
@@ -171,3 +172,23 @@ def weights(folder):
     import keras
 
     return keras.saving.load_model(folder / "model.keras", compile=False).get_weights()
+
+
+def hash_of(folder):
+    return json.loads((folder / "result.json").read_text())["weights_hash"]
+
+
+def plain_hashes(make_folder, cache, base):
+    """Return what tells the hash of the weights of a run without support, by its settings."""
+    hashes = {}
+
+    def of(**settings):
+        key = json.dumps(settings)
+        if key not in hashes:
+            folder = make_folder("plain") / "run"
+            code, output = train(folder, cache, **base | settings)
+            assert code == exit_codes.OK, output
+            hashes[key] = hash_of(folder)
+        return hashes[key]
+
+    return of

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from supported_runs import RUN, train
+from supported_runs import RUN, hash_of, plain_hashes, train
 
 from tfunet import exit_codes
 from tfunet.backend import Topology
@@ -112,25 +112,10 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text())
 
 
-def hash_of(folder):
-    return result_of(folder)["weights_hash"]
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, cache):
     """Return the hash of the weights of a run with all on the devices."""
-    hashes = {}
-
-    def of(**settings):
-        key = json.dumps(settings)
-        if key not in hashes:
-            folder = tmp_path_factory.mktemp("plain") / "run"
-            code, output = train(folder, cache, **SETTINGS | settings)
-            assert code == exit_codes.OK, output
-            hashes[key] = hash_of(folder)
-        return hashes[key]
-
-    return of
+    return plain_hashes(tmp_path_factory.mktemp, cache, SETTINGS)
 
 
 @pytest.mark.multiprocess

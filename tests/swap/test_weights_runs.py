@@ -9,7 +9,7 @@ import time
 
 import pytest
 from paths import ROOT
-from supported_runs import RUN, train
+from supported_runs import RUN, hash_of, plain_hashes, train
 
 from tfunet import exit_codes
 
@@ -47,25 +47,10 @@ def supported(folder, weights, **options):
     return [{"name": "off:support", "weights": weights, **options}]
 
 
-def hash_of(folder):
-    return json.loads((folder / "result.json").read_text())["weights_hash"]
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, cache):
     """Return the hash of the weights of a plain run, by backend."""
-    hashes = {}
-
-    def of(**settings):
-        key = json.dumps(settings)
-        if key not in hashes:
-            folder = tmp_path_factory.mktemp("plain") / "run"
-            code, output = train(folder, cache, **RUN | settings)
-            assert code == exit_codes.OK, output
-            hashes[key] = hash_of(folder)
-        return hashes[key]
-
-    return of
+    return plain_hashes(tmp_path_factory.mktemp, cache, RUN)
 
 
 @pytest.mark.parametrize(
